@@ -14,9 +14,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
+from labs.lab09_cudagraph_mode.resolve import AttentionCGSupport, resolve_mode
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolve_mode
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLUE,

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from labs.lab09_cudagraph_mode.resolve import AttentionCGSupport, resolve_mode
 from labs.lab09_cudagraph_mode.wrapper import ForwardContext, GraphWrapper
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolve_mode
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer

@@ -9,15 +9,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from labs.lab09_cudagraph_mode.resolve import AttentionCGSupport, CompilationMode, resolve_mode
 from labs.lab09_cudagraph_mode.wrapper import Entry, ForwardContext, GraphWrapper, WeakBuffer
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.dispatch.modes import (
-    AttentionCGSupport,
-    CompilationMode,
-    CUDAGraphMode,
-    resolve_mode,
-)
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale

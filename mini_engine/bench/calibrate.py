@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from mini_engine.bench.variants import OursEager, no_kernels
 from mini_engine.cuda.generate import no_pdl
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
 from mini_engine.cuda.weights import random_weights
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import named_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
@@ -80,17 +80,15 @@ def measure(
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
     yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
-    yield "product_gb_s", product_bandwidth(backend, sizes, dtype)
-    yield "matmul_tflops", matmul_rate(backend, sizes, dtype)
-    yield "copy_us", input_copy_us(backend, sizes)
-    yield "sync_us", read_back_us(backend, sizes)
+    yield from _product_figures(backend, sizes, dtype)
+    yield from _copy_figures(backend, sizes)
     if not backend.emulated:
-        properties = torch.cuda.get_device_properties()
-        yield "sm_count", {"value": properties.multi_processor_count}
-        yield "vram_bytes", {"value": properties.total_memory}
+        card = torch.cuda.get_device_properties()
+        yield "sm_count", {"value": card.multi_processor_count}
+        yield "vram_bytes", {"value": card.total_memory}
         if depth := queue_depth(dummy):
             yield "queue_depth", {"value": depth}
-        yield "graph_node_bytes", {"value": node_bytes(dummy, max(sizes.nodes))}
+        yield "graph_node_bytes", {"value": node_bytes(backend, dummy, max(sizes.nodes))}
 
 
 def dummy_kernel(backend: GraphBackend) -> Dummy:
@@ -101,7 +99,7 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
     return lambda _: number.add_(1)
 
 
-def _median(samples: list[float]) -> Figure:
+def _median(samples: Sequence[float]) -> Figure:
     return median_interval(samples).as_dict()
 
 
@@ -111,10 +109,15 @@ def _median(samples: list[float]) -> Figure:
 def decoder_op_us(
     backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
 ) -> Figure:
-    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. The
-    decoder and its kernels are small, so that the CPU never waits for them."""
+    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. Two
+    layers with qk-norm, so small that no kernel outlasts its launch: the CPU never waits."""
+    config = replace(
+        named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
+        num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
+        max_position_embeddings=64, eos_token_ids=(),
+    )  # fmt: skip
     with torch.no_grad():
-        weights = random_weights(_small_decoder(), backend.device, dtype, seed=0)
+        weights = random_weights(config, backend.device, dtype, seed=0)
         variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
         ops = len(variant.ops())
         step_us = host_us(backend, variant.step, 1, repeats)
@@ -132,24 +135,14 @@ def op_on_cpu_us(repeats: int) -> Figure:
         torch.set_num_threads(threads)
 
 
-def input_copy_us(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """CPU time to start one small copy from pinned memory."""
+def _copy_figures(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:
+    """CPU time to start one small copy from pinned memory; and to read one number of a device that
+    is idle, which takes a copy and a wait."""
     there = torch.zeros(256, dtype=torch.int32, device=backend.device)
     here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
-    return _median(
-        host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
-    )
-
-
-def read_back_us(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """CPU time to read one number of a device that is idle."""
-    number, times = torch.zeros(1, device=backend.device), []
-    for _ in range(sizes.repeats + 1):
-        backend.synchronize()
-        began = time.perf_counter()
-        number.tolist()
-        times.append((time.perf_counter() - began) * 1e6)
-    return _median(times[1:])
+    copies = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
+    yield "copy_us", _median(copies)
+    yield "sync_us", _median(host_us(backend, there[:1].tolist, 1, sizes.repeats))
 
 
 # ---------------------------------------------------------------- graphs
@@ -183,15 +176,12 @@ def captured(
 ) -> tuple[Graph, float, float]:
     """A graph of dummies, µs to record its body, and µs to end and instantiate it."""
     graph = backend.CUDAGraph()
-    capture = backend.graph(graph, pool=backend.graph_pool_handle())
-    capture.__enter__()
-    began = time.perf_counter()
-    for _ in range(nodes):
-        dummy(cycles)
-    recorded = time.perf_counter()
-    capture.__exit__(None, None, None)
-    ended = time.perf_counter()
-    return graph, (recorded - began) * 1e6, (ended - recorded) * 1e6
+    with backend.graph(graph, pool=backend.graph_pool_handle()):
+        began = time.perf_counter()
+        for _ in range(nodes):
+            dummy(cycles)
+        recorded = time.perf_counter()
+    return graph, (recorded - began) * 1e6, (time.perf_counter() - recorded) * 1e6
 
 
 def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
@@ -228,15 +218,17 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
     plain = _norm_chain(backend, nodes, pdl=False)
     early = plain if reason else _norm_chain(backend, nodes, pdl=True)
     spin(backend, plain.step)
-    ones, others = paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
+    ones, others = (
+        [lap.event_us for lap in laps]
+        for laps in paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
+    )
     for chain in {plain, early}:
         chain.graph.reset()
-    figures = {PLAIN: _median([lap.event_us for lap in ones])}
     if reason:
         unknown = {"median": None, "reason": reason.partition(":")[0]}
-        return {**figures, PDL: unknown, SAVED: unknown}
-    saved = [one.event_us - other.event_us for one, other in zip(ones, others, strict=True)]
-    return {**figures, PDL: _median([lap.event_us for lap in others]), SAVED: _median(saved)}
+        return {PLAIN: _median(ones), PDL: unknown, SAVED: unknown}
+    saved = [one - other for one, other in zip(ones, others, strict=True)]
+    return {PLAIN: _median(ones), PDL: _median(others), SAVED: _median(saved)}
 
 
 class Replay:
@@ -247,12 +239,10 @@ class Replay:
         backend.synchronize()
         self.steps_a_call, self.work = calls, work  # which holds what the graph reads and writes
         self.graph, _, _ = captured(backend, work, calls, 0)
+        self.step = self.graph.replay
 
     def rewind(self) -> None:
         """Nothing to put back: every call does the same."""
-
-    def step(self) -> None:
-        self.graph.replay()
 
 
 def _norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Replay:
@@ -285,10 +275,9 @@ def queue_depth(dummy: Dummy) -> int | None:
     return depth
 
 
-def node_bytes(dummy: Dummy, nodes: int) -> int:
+def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
     """Device memory that the driver holds for each node of a graph, at most. It allocates in steps
     of megabytes, so only large graphs show it."""
-    backend = graphs_for("cuda")
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]
@@ -311,31 +300,17 @@ def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
     return _median([2 * sizes.copy_bytes / us / 1e3 for us in times])
 
 
-def product_bandwidth(backend: GraphBackend, sizes: Sizes, dtype: torch.dtype) -> Figure:
-    """GB/s at which a product of one row reads its weights, as in a decode step. Two matrices in
-    turns, so that no cache keeps one."""
-    n = sizes.matmul_n
-    row = torch.ones((1, n), dtype=dtype, device=backend.device)
-    weights = [torch.ones((n, n), dtype=dtype, device=backend.device) for _ in range(2)]
-    times = device_us(backend, lambda: [row @ each for each in weights], 4, sizes.repeats)
-    return _median([2 * 2 * n**2 / us / 1e3 for us in times])
-
-
-def matmul_rate(backend: GraphBackend, sizes: Sizes, dtype: torch.dtype) -> Figure:
-    """TFLOP/s of a large square product of 16-bit numbers."""
+def _product_figures(
+    backend: GraphBackend, sizes: Sizes, dtype: torch.dtype
+) -> Iterator[tuple[str, Figure]]:
+    """GB/s at which a product of one row reads its weights, as in a decode step: two matrices in
+    turns, so that no cache keeps one. TFLOP/s of their own large square product."""
     n = sizes.matmul_n
     generator = torch.Generator(backend.device).manual_seed(0)
     a, b = (
         torch.randn((n, n), generator=generator, device=backend.device).to(dtype) for _ in range(2)
     )
-    times = device_us(backend, lambda: a @ b, 4, sizes.repeats)
-    return _median([2 * n**3 / us / 1e6 for us in times])
-
-
-def _small_decoder() -> ModelConfig:
-    """Two layers with qk-norm, so small that no kernel outlasts its launch."""
-    return replace(
-        named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
-        num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
-        max_position_embeddings=64, eos_token_ids=(),
-    )  # fmt: skip
+    rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
+    yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
+    squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
+    yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])

@@ -1,7 +1,7 @@
 """What all variants of one comparison share: model, filled KV cache, where a decode step starts.
 
 In:  a `GraphBackend`, `Weights`, a batch, a context.
-Out: `DecodeSetup`, and `Variant`, the protocol of everything that can decode on it.
+Out: `DecodeSetup`, and `Variant`, the base of everything that can decode on it.
 
 The cache holds random keys and values up to the context: they do not change what a decode step
 costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mini_engine.bench.timing import Runnable
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
 from mini_engine.cuda.generate import Kernels, decoding_model
@@ -40,33 +38,48 @@ FORMATS = (*QUANTS, KV8)  # weights in few bits, or a KV cache in fp8
 LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard deviation of 1
 
 
-class Variant(Runnable, Protocol):
-    """One way to decode, which `timing` can time. B requests; V the vocabulary."""
+class Variant:
+    """One way to decode on a setup, which `timing` can time. B requests; V the vocabulary."""
+
+    steps_a_call = 1
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup = setup
+        self._logits: list[Tensor] = []
+        self._tokens: list[Tensor] = []
 
     def prepare(self) -> None:
         """Compile, capture: everything that a server does once. May run steps."""
-        ...
+        self.rewind()
+        self.step()
 
     def place(self, tokens: Tensor, context: int) -> None:
         """The next step is fed tokens (B,) int32, the last of `context` in each request."""
-        ...
+        raise NotImplementedError
+
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
+
+    def step(self) -> None:
+        """Queue the next step; its input is the last one's output."""
+        raise NotImplementedError
 
     def feed(self, tokens: Tensor) -> None:
         """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
         call is one step."""
-        ...
+        raise NotImplementedError
 
     def logits(self) -> Sequence[Tensor]:
         """Of the last call, (B, V) for each of its steps. The next call may overwrite them."""
-        ...
+        return self._logits
 
     def tokens(self) -> Sequence[Tensor]:
         """Sampled in the last call, (B,) for each of its steps."""
-        ...
+        return self._tokens
 
     def release(self) -> None:
         """Give graphs and memory back."""
-        ...
+        self._logits, self._tokens = [], []
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +107,10 @@ class DecodeSetup:
             return torch.zeros(batch, dtype=torch.int32, device=device)
 
         step = StepInputs(
-            input_ids=row(),
-            positions=row(),
-            slot_mapping=row(),
-            query_lens=row() + 1,
-            context_lens=row(),
-            last_rows=torch.arange(batch, dtype=torch.int32, device=device),
+            input_ids=row(), positions=row(), slot_mapping=row(), query_lens=row() + 1,
+            context_lens=row(), last_rows=torch.arange(batch, dtype=torch.int32, device=device),
             block_table=self.block_table.clone(),
-        )
+        )  # fmt: skip
         self.place(step, self.first_tokens, self.context)
         return step
 
@@ -153,15 +162,8 @@ def build_setup(
     order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
-    return DecodeSetup(
-        backend=backend,
-        model=Model(weights, cache),
-        batch=batch,
-        context=context,
-        room=blocks * BLOCK_SIZE,
-        block_table=table,
-        first_tokens=first.to(device, torch.int32),
-    )
+    model, first = Model(weights, cache), first.to(device, torch.int32)
+    return DecodeSetup(backend, model, batch, context, blocks * BLOCK_SIZE, table, first)
 
 
 def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
@@ -169,10 +171,9 @@ def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
     wide = build_setup(setup.backend, as_float32(setup.model.weights), setup.batch, context, room)
     kept = min(wide.room, setup.room)
     blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()
-    for layer, both in enumerate(setup.cached(kept)):
-        for cache, values in zip(
-            (wide.model.cache.keys[layer], wide.model.cache.values[layer]), both, strict=True
-        ):
+    into = zip(wide.model.cache.keys, wide.model.cache.values, strict=True)
+    for caches, both in zip(into, setup.cached(kept), strict=True):
+        for cache, values in zip(caches, both, strict=True):
             rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
             cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
     if scales := setup.model.cache.scales:  # it rounds what it caches as the others do
@@ -250,11 +251,11 @@ def as_float32(weights: Weights) -> Weights:
         parts = {name: part for name, part in vars(one).items() if isinstance(part, Tensor)}
         return replace(one, **{name: part.float() for name, part in parts.items()})
 
-    embed = weights.embed.float()
-    return Weights(
-        config=weights.config,
+    embed, head = weights.embed.float(), weights.lm_head
+    return replace(
+        weights,
         embed=embed,
         layers=tuple(layer(one) for one in weights.layers),
         final_norm=weights.final_norm.float(),
-        lm_head=embed if weights.lm_head is weights.embed else weights.lm_head.float(),
+        lm_head=embed if head is weights.embed else head.float(),
     )

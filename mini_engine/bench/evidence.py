@@ -1,14 +1,8 @@
 """Measurement files: what was measured, on which machine, with which code.
 
 In:  figures and where they come from. Out: one JSON file a run, as course/measurements/README.md
-     describes it.
-
-    measurement = new_measurement("bench", device, "python -m mini_engine bench", figures)
-    write_measurement(path, measurement)
-    load_evidence(path)                  # refuses what the CPU emulator wrote
-
-Reading needs no torch. A file names versions and the GPU, but not whose machine it was: paths are
-cut down to their last part before anything is written.
+     describes it; reading needs no torch. A file names versions and the GPU, but not whose machine
+     it was: paths are cut down to their last part before anything is written.
 """
 
 from __future__ import annotations
@@ -56,10 +50,8 @@ MACHINE = ("kind", "emulated", "gpu", "torch", "triton", "commit")  # must agree
 def new_measurement(
     kind: str, device: str, command: str, figures: Mapping[str, Any]
 ) -> Measurement:
-    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions.
-
-    Raises ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit.
-    """
+    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions. Raises
+    ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit."""
     emulated = device == "cpu"
     return Measurement(
         kind=kind,
@@ -126,15 +118,13 @@ def without_paths(value: Any) -> Any:
         return _PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
     if isinstance(value, Mapping):
         return {key: without_paths(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_paths(inner) for inner in value]
-    return value
+    return [without_paths(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def gpu_state() -> dict[str, str]:
     """Clocks, temperature and power just now; {} without nvidia-smi."""
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
-    values = [value.strip() for value in _gpu(",".join(names)).split(",")]
+    values = _gpu(",".join(names)).split(", ")
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mini_engine.bench.decode_setup import DecodeSetup, new_step
+from mini_engine.bench.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
@@ -33,26 +33,16 @@ def no_transformers(_: GraphBackend) -> str | None:
     return None
 
 
-class HuggingFaceEager:
+class HuggingFaceEager(Variant):
     """`model(...)` with a `DynamicCache`, then argmax."""
 
-    steps_a_call = 1
-
     def __init__(self, setup: DecodeSetup) -> None:
-        self.setup = setup
+        super().__init__(setup)
         self.model = transformers_model(setup.model.weights)
         device = setup.backend.device
         self.input_ids = torch.zeros((setup.batch, 1), dtype=torch.long, device=device)
         self.positions = torch.zeros_like(self.input_ids)
         self.cache: Any = None
-        self._logits: list[Tensor] = []
-
-    def prepare(self) -> None:
-        self.rewind()
-        self.step()
-
-    def rewind(self) -> None:
-        self.place(self.setup.first_tokens, self.setup.context)
 
     def place(self, tokens: Tensor, context: int) -> None:
         self.input_ids.copy_(tokens[:, None])
@@ -63,33 +53,24 @@ class HuggingFaceEager:
                 self.cache.update(keys, values, layer)
 
     def step(self) -> None:
-        logits = self._forward()
-        self._logits = [logits]
-        self.input_ids.copy_(logits.argmax(-1, keepdim=True))
-        self.positions.add_(1)
-
-    def feed(self, tokens: Tensor) -> None:
-        self.input_ids.copy_(tokens[:, None])
-
-    def logits(self) -> Sequence[Tensor]:
-        return self._logits
-
-    def tokens(self) -> Sequence[Tensor]:
-        return [logits.argmax(-1).to(torch.int32) for logits in self._logits]
-
-    def release(self) -> None:
-        self.cache, self.model, self._logits = None, None, []
-
-    def _forward(self) -> Tensor:
-        """Logits of the next token, (batch, vocab)."""
         out = self.model(
             input_ids=self.input_ids,
             position_ids=self.positions,
             past_key_values=self.cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits[:, -1]
-        return logits
+        logits: Tensor = out.logits[:, -1]  # (batch, vocab)
+        best = logits.argmax(-1)
+        self._logits, self._tokens = [logits], [best]
+        self.input_ids.copy_(best[:, None])
+        self.positions.add_(1)
+
+    def feed(self, tokens: Tensor) -> None:
+        self.input_ids.copy_(tokens[:, None])
+
+    def release(self) -> None:
+        super().release()
+        self.cache, self.model = None, None
 
     def _empty_cache(self) -> None:
         self.cache = importlib.import_module("transformers").DynamicCache(config=self.model.config)

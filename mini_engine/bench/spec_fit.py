@@ -5,7 +5,7 @@ Out: the JSON of a card and of a host. A measured figure is of kind "measured" a
      one that was not measured, or came out at 0 or less, is the base's, with its own kind and
      source. No torch.
 
-The floor of a kernel belongs to an engine, whose kernels it is of: `ENGINES_FIGURE` stands in the
+The floor of a kernel belongs to an engine, whose kernels it is of: `kernel_floor_us` stands in the
 measurement file alone. What an engine does on this machine beyond its ops is not measured here.
 """
 
@@ -17,7 +17,6 @@ from typing import Any
 
 from mini_engine.step.cards import FIGURES, Sheet, names
 
-ENGINES_FIGURE = "kernel_floor_us"  # of the engines that launch PyTorch's own kernels
 ON_CPU_TENSORS = (
     "eager ops of this engine's plain decoder on CPU tensors, one thread: arithmetic on a few "
     "hundred floats is in it, what a launch on a GPU adds is not"

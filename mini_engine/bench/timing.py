@@ -1,9 +1,7 @@
 """Times that can be believed: laps on the device's clock and on the wall, in balanced order.
 
 In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, lap by lap
-(`intervals.py` says how sure they are).
-
-    one, other = paired_laps(graphs, ours, theirs, steps=32, rounds=8)     # AB BA AB BA ...
+     (`intervals.py` says how sure they are).
 
 On a GPU, the time between two CUDA events is what the device took; the wall clock around them, from
 the first call until everything is done, is what a caller waits. The emulator's events use
@@ -100,10 +98,7 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
     return [name for i in range(rounds) for name in ((one, other), (other, one))[i % 2]]
 
 
-SPIN_S = 0.5
-
-
-def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = SPIN_S) -> None:
+def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5) -> None:
     """Repeat `work` until the clocks of the GPU are up. An idle GPU lowers them, and the first
     kernels of a few µs would be timed before it has raised them again. The emulator has none."""
     if backend.emulated:

@@ -14,7 +14,7 @@ that a run was asked to time are its arms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,24 +43,15 @@ PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
 Compiler = Callable[[Any], Any]  # a function, compiled
 
 
-class OursEager:
+class OursEager(Variant):
     """Our plain model, every op launched from Python."""
 
-    steps_a_call = 1
-
     def __init__(self, setup: DecodeSetup) -> None:
-        self.setup, self.model, self.inputs = setup, setup.model, setup.inputs()
-        self._logits: list[Tensor] = []
-        self._tokens: list[Tensor] = []
-
-    def prepare(self) -> None:
-        self.step()
+        super().__init__(setup)
+        self.model, self.inputs = setup.model, setup.inputs()
 
     def place(self, tokens: Tensor, context: int) -> None:
         self.setup.place(self.inputs, tokens, context)
-
-    def rewind(self) -> None:
-        self.place(self.setup.first_tokens, self.setup.context)
 
     def step(self) -> None:
         logits, tokens = self._decode()
@@ -69,12 +60,6 @@ class OursEager:
     def feed(self, tokens: Tensor) -> None:
         self.inputs.input_ids.copy_(tokens)
 
-    def logits(self) -> Sequence[Tensor]:
-        return self._logits
-
-    def tokens(self) -> Sequence[Tensor]:
-        return self._tokens
-
     def ops(self) -> list[OpCost]:
         """What one call runs, for the simulator."""
         recorder = OpRecorder()
@@ -82,9 +67,6 @@ class OursEager:
             for _ in range(self.steps_a_call):
                 self._decode()
         return recorder.ops
-
-    def release(self) -> None:
-        self._logits, self._tokens = [], []
 
     def _decode(self) -> tuple[Tensor, Tensor]:
         """One step, from embed to the token written and fed back: logits and tokens."""

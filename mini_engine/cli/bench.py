@@ -9,23 +9,21 @@ pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Tri
 graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or int4 weights or an
 fp8 cache (kv8). The arms of a benchmark are the variants that it times.
 
-A variant passes a gate before it is timed: measured against float32, its logits may be no worse
-than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline
-that fails is marked. Then the variant takes turns with the anchor, always the same one; only
-dependent decode steps are timed. The table gives the median with its interval over the laps, its
-share of a copy's bandwidth, and the simulator's prediction; a card and a host that `calibrate`
-wrote (--spec, --host) predict best. The null variant is the anchor against itself, and shows the
-noise. "(no graph)" stands behind a variant that claims a CUDA graph and launched its kernels one by
-one. Beside the JSON file stand two pictures, and at the end which of the project's bars are
-reached.
+A variant passes a gate before it is timed: against float32, its logits may be no worse than plain
+bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline that fails
+is marked. Then it takes turns with the anchor, always the same variant; only dependent decode steps
+are timed. The table gives the median with its interval over the laps, its share of a copy's
+bandwidth, and the simulator's prediction; a card and a host that `calibrate` wrote (--spec, --host)
+predict best. The null variant is the anchor against itself, and shows the noise. "(no graph)"
+stands behind a variant that claims a CUDA graph and launched its kernels one by one. Beside the
+JSON file stand two pictures, and at the end which of the project's bars are reached.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
-soon as it is known; --resume measures what is missing. A GPU without bf16 (a T4) runs the plain
-arms in fp16. Without a GPU, a tiny model runs on the CPU emulator: file and pictures say so, and
-nothing reads them as evidence. Where the code was copied without .git, the variable
-LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run on the same checkpoint, each
-in a process of its own; their times between tokens, as a caller sees them, have a table of their
-own."""
+soon as it is known; --resume measures what is missing. Without a GPU, a tiny model runs on the CPU
+emulator: file and pictures say so, and nothing reads them as evidence. Where the code was copied
+without .git, the variable LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run
+on the same checkpoint, each in a process of its own; their times between tokens, as a caller sees
+them, have a table of their own."""
 
 from __future__ import annotations
 
@@ -38,7 +36,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import (
@@ -50,11 +47,15 @@ from mini_engine.bench.evidence import (
 )
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, measuring, options
+from mini_engine.cli.terminal import table
 
 if TYPE_CHECKING:
     from mini_engine.bench.bench import Bench
     from mini_engine.bench.others.compare import EngineRow
 
+HEADS = ("<variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs")
+ENGINE_HEADS = ("<engine", "<version", "ITL µs at the caller", "p99 µs", "× launch-bound",
+                "tokens a piece", "same tokens", "start s")  # fmt: skip
 SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 64, 256), 512
 
 
@@ -253,23 +254,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     if not real:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
     for point, rows in by_point(map(Row.from_json, result["rows"])).items():
-        table = Table(box=None, title=str(point), title_justify="left")
-        for column in ("variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs"):
-            table.add_column(column, justify="left" if column == "variant" else "right")
-        for row in rows:
-            table.add_row(row.variant, *_cells(row, real))
-        console.print(table)
+        cells = [(row.variant, *_cells(row, real)) for row in rows]
+        console.print(table(HEADS, cells, title=str(point), box=None))
     if result["others"]:
-        table = Table("engine", "version", "ITL µs at the caller", "p99 µs", "× launch-bound",
-                      "tokens a piece", "same tokens", "start s")  # fmt: skip
-        for one in result["others"]:
-            ran = one["status"] == MEASURED
-            table.add_row(one["engine"], *([
-                one["version"], f"{one['itl']['median']:,.1f}", f"{one['p99_us']:,.1f}",
-                f"{one['times_ours']:.3f}", f"{one['tokens_a_piece']:.2f}",
-                f"{one['same_tokens']:.0%}", f"{one['start_s']:,.0f}"] if ran else
-                [one["status"], one["reason"][:60]]))  # fmt: skip
-        console.print(table)
+        console.print(table(ENGINE_HEADS, map(_engine_cells, result["others"])))
     for bar in result["bars"] if real else []:
         console.print(f"{bar['status']:>15}  {bar['compared']} ({bar['why']})", soft_wrap=True)
     console.print(f"measurements: {result['out']}", soft_wrap=True)
@@ -285,6 +273,14 @@ def _cells(row: Row, real: bool) -> list[str]:
     itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
     rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
     return [itl, f"{row.times_the_anchor.median:.3f}", *(rates if real else ())]
+
+
+def _engine_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    if one["status"] != MEASURED:
+        return one["engine"], one["status"], one["reason"][:60]
+    return (one["engine"], one["version"], f"{one['itl']['median']:,.1f}", f"{one['p99_us']:,.1f}",
+            f"{one['times_ours']:.3f}", f"{one['tokens_a_piece']:.2f}",
+            f"{one['same_tokens']:.0%}", f"{one['start_s']:,.0f}")  # fmt: skip
 
 
 def _told(row: Row) -> str:

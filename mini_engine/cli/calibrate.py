@@ -10,13 +10,10 @@ of inputs and reading a token back. What cannot be measured is taken from --base
 
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
-predicts for this very machine. Without a GPU the same runs on the CPU emulator: that shows that
-everything works, and all files say that they are no evidence. They name the commit. Where the code
-was copied without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown".
-
---host measures the host alone, in seconds, on any machine with PyTorch: what an op costs a Python
-program there, on CPU tensors. A launch on a GPU is not in it, and the file says so. Then
-`crossover --host out/my-host.json` predicts for an H200 that this machine would feed.
+predicts for this very machine. Without a GPU the same runs on the CPU emulator, and all files say
+that they are no evidence. --host measures on CPU tensors what an op costs a Python program here; a
+launch on a GPU is not in it, and the file says so. `crossover --host out/my-host.json` then
+predicts for an H200 that this machine would feed.
 """
 
 from __future__ import annotations
@@ -30,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from mini_engine.cli import measuring, options
+from mini_engine.cli.terminal import table
 from mini_engine.files import write_whole
 from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
 
@@ -107,16 +104,13 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     device = "emulated" if emulated else own or base.name
     evidence = args.evidence or measuring.measurement_path("calibration", device, emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
-    for kind, fits, known_sheet, name, says, of_this in (
-        ("card", spec_fit.card_fits(figures, base), base, f"{device}{CALIBRATED}", "",
-         args.base is None and not emulated),
-        ("host", spec_fit.host_fits(figures), base_host, f"{device}-host{CALIBRATED}",
-         "the host of a calibration", False),
-    ):  # fmt: skip
-        _write(files[kind], spec_fit.sheet_json(
-            kind, fits, known_sheet, name, evidence=evidence.name, own_base=of_this,
-            emulated=emulated, says=says,
-        ))  # fmt: skip
+    about: dict[str, Any] = {"evidence": evidence.name, "emulated": emulated}
+    fits, own_base = spec_fit.card_fits(figures, base), args.base is None and not emulated
+    _write(files["card"], spec_fit.sheet_json(
+        "card", fits, base, f"{device}{CALIBRATED}", own_base=own_base, **about))  # fmt: skip
+    fits, says = spec_fit.host_fits(figures), "the host of a calibration"
+    _write(files["host"], spec_fit.sheet_json(
+        "host", fits, base_host, f"{device}-host{CALIBRATED}", says=says, **about))  # fmt: skip
     load_spec(files["card"], files["host"])  # raises where the simulator could not read them
     return {
         "machine": measurement.gpu,
@@ -124,8 +118,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
         "evidence": str(evidence),
         "files": {kind: str(path) for kind, path in files.items()},
         "figures": _figures_of(files),
-        "engines_figure": {spec_fit.ENGINES_FIGURE: figures[spec_fit.ENGINES_FIGURE]},
-        "pdl": {name: figure for name, figure in figures.items() if "pdl" in name},
+        "beside": {name: figures[name] for name in figures if "pdl" in name or "floor" in name},
         "held_out": spec_fit.held_out(figures),
     }
 
@@ -135,10 +128,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
     console.print(f"Measured on {result['machine']}.", soft_wrap=True)
     for kind, figures in result["figures"].items():
-        table = Table(kind, "value", "from", title_justify="left")
-        for one in figures:
-            table.add_row(one["figure"], f"{one['value']:,.6g}", one["from"])
-        console.print(table)
+        rows = [(one["figure"], f"{one['value']:,.6g}", one["from"]) for one in figures]
+        console.print(table((f"<{kind}", "value", "<from"), rows))
     if "op_us" in result:
         one = result["op_us"]
         console.print(
@@ -148,7 +139,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         )  # fmt: skip
     for name, share in result.get("held_out", {}).items():
         console.print(f"{name}: its line misses a point that it has not seen by up to {share:.0%}")
-    for name, figure in {**result.get("pdl", {}), **result.get("engines_figure", {})}.items():
+    for name, figure in result.get("beside", {}).items():
         known = figure["median"] is not None
         told = f"{figure['median']:.2f} µs" if known else f"not measured: {figure['reason']}"
         console.print(f"{name}: {told}", soft_wrap=True)

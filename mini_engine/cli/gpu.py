@@ -9,17 +9,14 @@ A run has stages: which machine this is (environment), a step of our one design 
 without each of its kernels in turn (chain), graphs, eager and transformers (baselines), what each
 idea buys (ideas), what the machine charges (calibrate), the GPU's tests (pytest), torch.compile
 (compile), larger batches, few bits, prompts (batches). Each has a deadline, and its result is in a
-file before the next one begins; with --archive everything is then packed into one file. So a run
-may be cut at any moment. A stage that was cut is tried again while time is left, and the same line
-goes on with what is missing. At the end stand forty lines at most: times, kernels, tests, and which
-of the project's bars are reached. What a stage printed is in NAME.txt beside the results.
+file before the next one begins; with --archive everything is then packed into one file. A run may
+be cut at any moment: the same line goes on with what is missing. At the end stand forty lines at
+most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
+NAME.txt beside the results. `environment`, `chain` and `prefill` can be measured by themselves.
 
-What has to be on the machine stands in course/measurements/README.md. No network is needed, and
-nothing here touches the card's settings. Every file names the commit. Where the code was copied
-without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". A rehearsal
-puts a tiny model through the same stages on the CPU emulator in a minute or two: it is marked as
-such, and no evidence. `environment`, `chain` and `prefill` (attention to prompts, ours
-and PyTorch's) can be measured by themselves.
+What has to be on the machine stands in course/measurements/README.md: no network is needed, and
+nothing here touches the card's settings. A rehearsal puts a tiny model through the same stages on
+the CPU emulator in a minute or two: it is marked as such, and no evidence.
 """
 
 from __future__ import annotations

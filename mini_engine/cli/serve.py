@@ -42,12 +42,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
-from mini_engine.serving.request_trace import (
-    SHIPPED_TRACE,
-    read_trace,
-    trace_name,
-    with_shared_prefix,
-)
+from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
 from mini_engine.serving.sizing import size_server
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import StepModel
@@ -94,13 +89,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     options.name_dropped(args, args.ladder, sizes, console)
     server = size_server(
         shape, spec, args.mode, sizes,
-        style=spec.ops,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         stored=stored,
     )  # fmt: skip
     with console.status("reading the trace"):
-        trace = read_trace(args.trace)
+        trace = read_trace("/dev/stdin" if str(args.trace) == "-" else args.trace)
     costs = StepModel(shape, spec, spec.ops, stored)
     copies = SwapCost(
         costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
@@ -119,7 +113,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         report = replay(requests, costs, limits, server.dispatcher, copies=copies)
     if not report.requests:
         raise ValueError(
-            f"{trace_name(args.trace)}: none of {len(trace)} requests fits a context of "
+            f"{args.trace}: none of {len(trace)} requests fits a context of "
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{limits.block_size}, with room for an answer: raise --kv-blocks"
         )
@@ -127,7 +121,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
-        name = Path(trace_name(args.trace)).name
+        name = args.trace.name
         caption = f"{plots.PREDICTED}: {name}: {shape.name} on one {spec.name}, {args.mode}"
         plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
     by_rows, by_mode = Counter[int](), report.steps_by_mode
@@ -137,7 +131,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)
     wall_s = time.perf_counter() - began
     return {
-        "trace": trace_name(args.trace),
+        "trace": str(args.trace),
         "shape": shape.name,
         **options.told(spec),
         "style": spec.ops,

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from mini_engine.cli import measuring, options
 from mini_engine.cli.terminal import table
-from mini_engine.sim.predict import HF_EAGER, op_timeline, predict
+from mini_engine.sim.predict import HF_EAGER, play, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
@@ -136,7 +136,7 @@ def _side_by_side(
         step = profile_step(
             backend, weights, mode, batch=args.batch, context=context, kernels=kernels
         )
-        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched, args.batch)
+        timelines[f"predicted {mode}"], _ = play(step.ops, spec, step.launched, args.batch)
         timelines[process_name(mode, emulated=backend.emulated)] = step.timeline
     about = f"{config.name}, batch {args.batch}, context {context:,}"
     measured = {"measured_on": gpu, "emulated": backend.emulated}

@@ -125,15 +125,9 @@ class GraphDispatcher:
         return [*reversed(piecewise), *reversed(full)]
 
     def drop(self, mode: CUDAGraphMode, rungs: Iterable[int]) -> None:
-        """Forget the graphs that could not be captured for want of memory; keep the others.
-
-        Raises ValueError for a rung that the mode has not.
-        """
-        for rung in rungs:
-            gone = [d for d in self._ladders.get(mode, []) if d.num_tokens == rung]
-            if not gone:
-                raise ValueError(f"{mode} has no rung {rung}: drop one of descriptors()")
-            self._ladders[mode].remove(gone[0])
+        """Forget the graphs that could not be captured for want of memory; keep the others."""
+        gone = set(rungs)
+        self._ladders[mode] = [one for one in self._ladders[mode] if one.num_tokens not in gone]
 
     def dispatch(
         self, num_reqs: int, num_tokens: int, uniform_token_count: int | None = None

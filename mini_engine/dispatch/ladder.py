@@ -135,8 +135,7 @@ def optimal_ladder(
     batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
     fewest rungs.
 
-    Raises ValueError for `rungs` or `top` below 1, for an empty histogram without a `top`, and
-    for a cost that is negative or not finite.
+    Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`.
     """
     return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
 
@@ -156,11 +155,6 @@ def best_ladders(
     top = max(ran) if top is None else top
     candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
     price = [float(cost(rung)) for rung in candidates]
-    for rung, step_cost in zip(candidates, price, strict=True):
-        if not 0 <= step_cost < np.inf:
-            raise ValueError(
-                f"cost of rung {rung} is {step_cost}: it must be finite and not negative"
-            )
     steps = [0] * len(candidates)
     for rows, count in ran.items():
         if rows <= top:

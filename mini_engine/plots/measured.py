@@ -17,7 +17,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FuncFormatter
 
 from mini_engine.bench.evidence import Measurement
@@ -53,35 +52,31 @@ STYLES = {
 }
 EAGER, GRAPH = "ours-eager", "ours-graph"
 PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
-STRAIGHT = 8  # times the smallest: a span below this is drawn on a straight axis, from 0
 
 
 def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
     """ITL above, tokens a second below, a line for each variant, and the floor."""
-    steps = of_one_place(steps)
-    variants = [variant for variant in _variants(steps) if len(curve(steps, variant)) > 1]
+    steps = [step for step in of_one_place(steps) if step.variant != "null"]  # which is noise
+    there = {step.variant for step in steps}
+    variants = [v for v in [*STYLES, *sorted(there - set(STYLES))] if len(curve(steps, v)) > 1]
     if not variants:
         raise ValueError("it takes a variant with results at two batches or more")
-    floor = floor_curve(steps, _copy(origin))
-    title = titled(_itl_finding(steps, floor), origin)
+    floor = floor_curve(steps, origin.figures["copy_bandwidth_gb_s"]["median"])
     caption = f"{_of(steps, origin)} Floor: weights and KV, read once as fast as a copy."
+    title = titled(_itl_finding(steps, floor[0][1]), origin)
     with canvas(path, (14, 12), title=title, caption=caption) as figure:
         grid = figure.add_gridspec(2, 2, width_ratios=[2.9, 1])
         above = figure.add_subplot(grid[0, 0])
         below = figure.add_subplot(grid[1, 0], sharex=above)
         for variant in variants:
             points = curve(steps, variant)
-            batches = [point.batch for point in points]
             colour, line, marker = STYLES.get(variant, (BLACK, "-", "+"))
             style: dict[str, Any] = {
                 "color": colour, "linestyle": line, "marker": marker, "markersize": 9,
                 "linewidth": 1.8,
             }  # fmt: skip
-            above.errorbar(
-                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), label=variant,
-                capsize=3, elinewidth=1, **style,
-            )  # fmt: skip
-            below.plot(batches, [p.tokens_per_s for p in points], **style)
+            _with_bars(above, points, label=variant, capsize=3, elinewidth=1, **style)
+            below.plot([p.batch for p in points], [p.tokens_per_s for p in points], **style)
         batches = [batch for batch, _ in floor]
         black: dict[str, Any] = {"color": BLACK, "linewidth": 3, "linestyle": (0, (1, 1))}
         above.plot(batches, [us / 1e3 for _, us in floor], label="physical floor", **black)
@@ -89,14 +84,18 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
         for axes, name in ((above, "ITL (ms)"), (below, "throughput (tokens/s)")):
             _scale(axes, batches, name)
         below.set_xlabel("batch (requests that decode together)")
-        _legend(figure, grid[:, 1], above)
+        beside = figure.add_subplot(grid[:, 1])
+        beside.set_axis_off()
+        handles, names = above.get_legend_handles_labels()
+        beside.legend(handles, names, loc="upper left", borderaxespad=0, handlelength=2.6)
         watermark(figure, origin)
 
 
 def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
     """Our plain model eager and in one graph, measured and predicted; below, what graphs save."""
     steps = of_one_place(steps)
-    pairs = _pairs(steps)
+    graphs = {step.batch: step for step in curve(steps, GRAPH)}
+    pairs = [(e, graphs[e.batch]) for e in curve(steps, EAGER) if e.batch in graphs]
     if len(pairs) < 2:
         raise ValueError(
             f"it takes {EAGER} and {GRAPH} with results at two batches, there are {len(pairs)}"
@@ -105,20 +104,21 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
     saved = [1 - graph.itl_us / eager.itl_us for eager, graph in pairs]
     told = [1 - graph.predicted_us / eager.predicted_us for eager, graph in pairs]
     marks = (crossing_batch(batches, saved), crossing_batch(batches, told))
+    places = [f"beyond batch {batches[-1]}" if at is None else f"at batch {at:.0f}" for at in marks]
     caption = (
         f"{_of(steps, origin)} Predicted with {origin.figures['spec']}. The crossover lies where "
-        f"a graph saves less than {PAYS:.0%}, on a straight line between the batches measured."
+        f"a graph saves less than {PAYS:.0%}, on a straight line between the batches measured: "
+        f"measured {places[0]}, predicted {places[1]}."
     )
     title = titled(_crossover_finding(batches, saved, marks[0]), origin)
     with canvas(path, (13, 11), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
         for index, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
             points, colour = [pair[index] for pair in pairs], MODE_COLOURS[mode]
-            above.errorbar(
-                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), color=colour,
-                linestyle="none", marker="os"[index], markersize=(9, 14)[index], capsize=4,
-                elinewidth=1.5, markeredgewidth=2, markerfacecolor=(colour, "none")[index],
-                label=f"{name}, measured",
+            _with_bars(
+                above, points, color=colour, linestyle="none", marker="os"[index],
+                markersize=(9, 14)[index], capsize=4, elinewidth=1.5, markeredgewidth=2,
+                markerfacecolor=(colour, "none")[index], label=f"{name}, measured",
             )  # fmt: skip
             above.plot(
                 batches, [p.predicted_us / 1e3 for p in points], ("-", "--")[index], color=colour,
@@ -130,10 +130,12 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
         percent_ticks(below)
         below.set_ylabel("saved of eager")
         below.set_xlabel("batch (requests that decode together)")
-        below.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-        _scale(above, batches, "ITL (ms)", room=0.12)  # for the word on the crossover
-        _mark(above, below, batches, marks)
-        above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+        _scale(above, batches, "ITL (ms)")
+        for axes in (above, below):
+            for at, line in zip(marks, ("-", "-."), strict=True):
+                if at is not None and batches[0] < at <= batches[-1]:
+                    axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=line)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         watermark(figure, origin)
 
 
@@ -154,91 +156,6 @@ def watermark(figure: Figure, origin: Measurement) -> None:
 def milliseconds(us: float) -> str:
     """With three digits."""
     return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e3:,.0f} ms"
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _variants(steps: Sequence[Row]) -> list[str]:
-    """In the order of STYLES, so that legends repeat it; the null variant is noise."""
-    there = {step.variant for step in steps} - {"null"}
-    return [variant for variant in STYLES if variant in there] + sorted(there - set(STYLES))
-
-
-def _pairs(steps: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """(eager, graph) at every batch that has both."""
-    graphs = {step.batch: step for step in curve(steps, GRAPH)}
-    return [(e, graphs[e.batch]) for e in curve(steps, EAGER) if e.batch in graphs]
-
-
-def _bars_ms(points: Sequence[Row]) -> list[list[float]]:
-    """Down and up, as errorbar wants them."""
-    return [
-        [max(0.0, p.itl_us - p.itl.low) / 1e3 for p in points],
-        [max(0.0, p.itl.high - p.itl_us) / 1e3 for p in points],
-    ]
-
-
-def _scale(axes: Axes, batches: Sequence[int], name: str, room: float = 0.0) -> None:
-    """Batches double; times are logarithmic, unless they lie so close that few ticks would be left.
-    `room`: the share of the height to leave free at the top."""
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
-    doubling_ticks(axes, batches[0], batches[-1])
-    axes.set_ylabel(name)
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high / low < STRAIGHT:
-        axes.set_yscale("linear")
-        axes.set_ylim(0, high * (1 + room))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        return
-    axes.set_ylim(low, high * (high / low) ** room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
-    )
-
-
-def _legend(figure: Figure, place: SubplotSpec, of: Axes) -> None:
-    axes = figure.add_subplot(place)
-    axes.set_axis_off()
-    handles, names = of.get_legend_handles_labels()
-    axes.legend(handles, names, loc="upper left", borderaxespad=0, handlelength=2.6)
-
-
-def _mark(
-    above: Axes, below: Axes, batches: Sequence[int], marks: tuple[float | None, float | None]
-) -> None:
-    """Lines at both crossovers that are on the page, and a word at the measured one."""
-    for at, style in zip(marks, ("-", "-."), strict=True):
-        if at is not None and batches[0] < at <= batches[-1]:
-            for axes in (above, below):
-                axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=style)
-    told = ", ".join(
-        f"{who} {f'beyond batch {batches[-1]}' if at is None else f'at batch {at:.0f}'}"
-        for who, at in zip(("measured", "predicted"), marks, strict=True)
-    )
-    above.text(
-        0.02, 0.96, f"crossover: {told}", transform=above.transAxes, va="top",
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8},
-    )  # fmt: skip
-
-
-def _of(steps: Sequence[Row], origin: Measurement) -> str:
-    """What, on what, when and how."""
-    first, how = steps[0], origin.figures
-    who = "Emulated on a CPU: no evidence about any GPU"
-    who = who if origin.emulated else f"Measured on {origin.gpu}"
-    return (
-        f"{first.shape}, {first.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
-        f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps."
-    )
-
-
-def _copy(origin: Measurement) -> float:
-    found: float = origin.figures["copy_bandwidth_gb_s"]["median"]
-    return found
 
 
 def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
@@ -262,10 +179,41 @@ def crossing_batch(batches: Sequence[int], saved: Sequence[float]) -> float | No
     return math.exp(begin + along * (end - begin))
 
 
-def _itl_finding(steps: Sequence[Row], floor: list[tuple[int, float]]) -> str:
-    batch, floor_us = floor[0]
-    there = sorted((s for s in steps if s.batch == batch and s.variant != "null"),
-                   key=lambda s: s.itl_us)  # fmt: skip
+def _with_bars(axes: Axes, points: Sequence[Row], **style: Any) -> None:
+    """Medians with their intervals, in ms."""
+    times_ms = [p.itl_us / 1e3 for p in points]
+    down = [max(0.0, p.itl_us - p.itl.low) / 1e3 for p in points]
+    up = [max(0.0, p.itl.high - p.itl_us) / 1e3 for p in points]
+    axes.errorbar([p.batch for p in points], times_ms, yerr=[down, up], **style)
+
+
+def _scale(axes: Axes, batches: Sequence[int], name: str) -> None:
+    """Batches double, times are logarithmic; between tens, 2 and 5 have a number, too."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
+    doubling_ticks(axes, batches[0], batches[-1])
+    axes.set_ylabel(name)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(
+        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    )
+
+
+def _of(steps: Sequence[Row], origin: Measurement) -> str:
+    """What, on what, when and how."""
+    first, how = steps[0], origin.figures
+    who = "Emulated on a CPU: no evidence about any GPU"
+    who = who if origin.emulated else f"Measured on {origin.gpu}"
+    return (
+        f"{first.shape}, {first.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
+        f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps."
+    )
+
+
+def _itl_finding(steps: Sequence[Row], floor_us: float) -> str:
+    batch = min(step.batch for step in steps)
+    there = sorted((s for s in steps if s.batch == batch), key=lambda s: s.itl_us)
     best, slowest = there[0], there[-1]
     against = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.variant}"
     return (
@@ -277,11 +225,10 @@ def _itl_finding(steps: Sequence[Row], floor: list[tuple[int, float]]) -> str:
 def _crossover_finding(batches: Sequence[int], saved: Sequence[float], mark: float | None) -> str:
     begins = f"it takes {_less(saved[0])} than eager at batch {batches[0]}"
     ends = f"{_less(saved[-1])} at {batches[-1]}"
-    if mark is None:
-        return f"A graph pays at every batch measured: {begins}, {ends}"
-    if mark <= batches[0]:
-        return f"A graph never pays here: {begins}, {ends}"
-    return f"A graph pays up to a batch of about {mark:.0f}: {begins}, {ends}"
+    pays = "A graph pays at every batch measured" if mark is None else (
+        "A graph never pays here" if mark <= batches[0] else
+        f"A graph pays up to a batch of about {mark:.0f}")  # fmt: skip
+    return f"{pays}: {begins}, {ends}"
 
 
 def _less(share: float) -> str:

@@ -64,7 +64,6 @@ class LadderCosts:
         max_num_seqs: int,
         *,
         decode_query_len: int = 1,
-        style: str | None = None,
         stored: Stored | None = None,
     ) -> None:
         """`decode_query_len`: 1 + speculative tokens. Limits are checked by `of`."""
@@ -75,7 +74,7 @@ class LadderCosts:
             """Of one rung: what capturing costs, and the bytes that it needs of the pool."""
             launched_as, shape = padded_step(graph, 1)
             logits = shape.num_reqs if graph.mode is CUDAGraphMode.FULL else 0
-            ops = step_ops(config, shape, style or spec.ops, stored)
+            ops = step_ops(config, shape, spec.ops, stored)
             cost = capture_cost(ops, spec, launched_as)
             return cost, step_bytes(config, shape.num_tokens, logits)
 

@@ -35,19 +35,18 @@ class LogHistogram:
     """Counts of positive values in bins of constant ratio: fixed memory for any stream.
 
     Bin i holds _EDGES[i-1] <= value < _EDGES[i], _EDGES[i] = LOWEST * GROWTH**i; the first and the
-    last bin hold the values outside [LOWEST, HIGHEST). Count, min, max and, up to rounding, total
-    are exact. A value of whole-numbered weight w counts as w equal values.
+    last bin hold the values outside [LOWEST, HIGHEST). Count, min and max are exact. A value of
+    whole-numbered weight w counts as w equal values.
     """
 
     count: int = 0
-    total: float = 0.0
     min: float = math.inf
     max: float = -math.inf
     _counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
 
     def add(self, value: float, weight: int = 1) -> None:
         self._counts[bisect_right(_EDGES, value)] += weight
-        self._book(weight, value * weight, value, value)
+        self._book(weight, value, value)
 
     def add_ramp(self, first: float, step: float, terms: int, weight: int = 1) -> None:
         """Add first, first + step, …, first + (terms - 1) * step, each `weight` times.
@@ -63,8 +62,7 @@ class LogHistogram:
             self._counts[i] += (below - done) * weight
             done = below
         self._counts[last_bin] += (terms - done) * weight
-        total = terms * first + step * (terms * (terms - 1) // 2)
-        self._book(terms * weight, total * weight, first, last)
+        self._book(terms * weight, first, last)
 
     def percentile(self, percent: float) -> float:
         """Nearest-rank percentile, within 0.25%. Raises ValueError while empty."""
@@ -77,9 +75,8 @@ class LogHistogram:
         middle = math.sqrt(_EDGES[i - 1] * _EDGES[i])
         return min(max(middle, self.min), self.max)
 
-    def _book(self, count: int, total: float, low: float, high: float) -> None:
+    def _book(self, count: int, low: float, high: float) -> None:
         self.count += count
-        self.total += total
         self.min = low if low < self.min else self.min  # min() would be slower
         self.max = high if high > self.max else self.max
 

@@ -26,7 +26,6 @@ CSV_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 JSON_FIELDS = ("arrival_s", "prompt_tokens", "output_tokens")
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
-STANDARD_INPUT = "-"
 LONGEST_ROW = 1 << 16  # characters; a row with more is of no trace, and may never end
 
 
@@ -40,26 +39,18 @@ class TraceRequest:
     shared_tokens: int = 0  # all prompts begin with the same, as far as this says and they go
 
 
-def trace_name(path: str | Path) -> str:
-    """What to call it to people."""
-    return "standard input" if str(path) == STANDARD_INPUT else str(path)
-
-
 def read_trace(path: str | Path) -> list[TraceRequest]:
-    """Read a trace in either format, from a file, or from standard input if `path` is "-".
+    """Read a trace in either format.
 
     Raises:
         OSError: the file cannot be opened.
         ValueError: a bad row, a bad header, or no request at all.
     """
-    name, piped = trace_name(path), str(path) == STANDARD_INPUT
     requests: list[TraceRequest] = []
     values_of: Callable[[str], list[object]] | None = None
     fields, start_us = JSON_FIELDS, 0.0
     # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
-    with open(
-        0 if piped else path, encoding="utf-8-sig", errors="replace", closefd=not piped
-    ) as file:
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW), ""), start=1):
             if line.isspace():
                 continue
@@ -80,10 +71,10 @@ def read_trace(path: str | Path) -> list[TraceRequest]:
                 tokens = _count(fields[1], prompt), _count(fields[2], output)
                 requests.append(TraceRequest(arrival_us, *tokens))
             except ValueError as error:
-                raise ValueError(f"{name} row {number}: {error}") from None
+                raise ValueError(f"{path} row {number}: {error}") from None
     if not requests:
         raise ValueError(
-            f"{name}: no request in it; expected {','.join(CSV_COLUMNS)} or JSON lines"
+            f"{path}: no request in it; expected {','.join(CSV_COLUMNS)} or JSON lines"
         )
     return requests
 

@@ -7,7 +7,8 @@ Out: one `OpCost` for each kernel, in order of launch.
 
 A kernel is a group of primitive ops (`ops.py`). It reads each value that it has not made itself,
 and writes each one that is needed after it, once: these are all the bytes there are. The three
-styles are three groupings of one list, as three kinds of engines do the same arithmetic:
+styles are three groupings of one list (`styles.json`: of each kernel, how the names of its ops
+begin), as three kinds of engines do the same arithmetic:
 
     hf56     Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm;
              1,591 a step
@@ -19,14 +20,16 @@ Weights and cache take what `Stored` says, by default as the model is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_engine.files import read_object, typed
 from mini_engine.model.config import ModelConfig
 from mini_engine.step import ops
 from mini_engine.step.ops import Kind, Op, Value
@@ -81,13 +84,8 @@ class StepShape:
         """One entry a request: its tokens in this step, and its context with them included.
 
         Token i of q, counted from 1, attends to context - q + i keys. Raises ValueError, naming
-        the request, unless 1 <= query_len <= context_len.
+        the request, unless 1 <= query_len <= context_len, and for lists of different lengths.
         """
-        if not query_lens or len(query_lens) != len(context_lens):
-            raise ValueError(
-                f"{len(query_lens)} query_lens and {len(context_lens)} context_lens: "
-                "give one of each for every request, and one request at least"
-            )
         for i, (q, context) in enumerate(zip(query_lens, context_lens, strict=True)):
             if not 1 <= q <= context:
                 raise ValueError(
@@ -100,7 +98,7 @@ class StepShape:
 
 # ---------------------------------------------------------------- kernels are groups of ops
 
-Groups = Mapping[str, tuple[str, ...]]  # of each kernel: how the names of its ops begin
+Groups = dict[str, tuple[str, ...]]  # of each kernel: how the names of its ops begin
 
 
 @dataclass(frozen=True)
@@ -116,39 +114,10 @@ class Style:
     norm_first: bool = False
 
 
-_QKV = ("q_proj", "k_proj", "v_proj")
-_ROPE_AND_WRITE = ("q_norm", "k_norm", "rope_", "key_cache", "value_cache")
-_STYLES = {
-    "hf56": Style(tail={"lm_head.linear": ("lm_head",), "sample.argmax": ("sample",)}),
-    "fused9": Style(
-        head={"embed": ("embed",), "rms_norm": ("first_norm",)},
-        layer={
-            "qkv_proj": _QKV,
-            "qk_norm_rope_kv_write": _ROPE_AND_WRITE,
-            "attention": ("attention.",),
-            "o_proj": ("o_proj",),
-            "add_rms_norm": ("attention_residual", "post_attention_norm"),
-            "gate_up_proj": ("gate_proj", "up_proj"),
-            "silu_mul": ("gate.silu", "gate_up.mul"),
-            "down_proj": ("down_proj",),
-            "add_rms_norm.": ("mlp_residual", "next_norm"),
-        },
-        tail={"select_rows": ("select_rows",), "lm_head": ("lm_head",), "argmax": ("sample",)},
-    ),
-    "fused5": Style(
-        head={"embed": ("embed",)},
-        layer={
-            "norm_qkv_proj": ("input_norm", *_QKV),
-            "rope_kv_write_attention": (*_ROPE_AND_WRITE, "attention."),
-            "o_proj_add": ("o_proj", "attention_residual"),
-            "norm_gate_up_silu_mul": ("post_attention_norm", "gate_proj", "up_proj", "gate"),
-            "down_proj_add": ("down_proj", "mlp_residual"),
-        },
-        tail={"norm_lm_head": ("final_norm", "lm_head", "tiles"), "argmax": ("sample",)},
-        norm_first=True,
-    ),
+_FILE = Path(__file__).with_name("styles.json")
+STYLES = {
+    name: typed(Style, style, f"{_FILE}: {name}") for name, style in read_object(_FILE).items()
 }
-STYLES = tuple(_STYLES)
 
 
 @dataclass(frozen=True)
@@ -214,27 +183,24 @@ def grouped(listed: Sequence[Op], groups: Groups | None, kept: Iterable[str]) ->
 
 def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
     """The kernels of head, layer and tail. Raises ValueError for an unknown style."""
-    if style not in _STYLES:
-        raise ValueError(f"no op list {style!r}: use one of {', '.join(_STYLES)}")
-    chosen = _STYLES[style]
-    first, whole = chosen.norm_first, chosen.layer is None
-    layer = dict(chosen.layer) if chosen.layer else None
-    if layer and not c.qk_norm and "qk_norm_rope_kv_write" in layer:
+    if style not in STYLES:
+        raise ValueError(f"no op list {style!r}: use one of {', '.join(STYLES)}")
+    by, whole = STYLES[style], STYLES[style].layer is None
+    layer = by.layer
+    if layer and not c.qk_norm:
         layer = {name.removeprefix("qk_norm_"): starts for name, starts in layer.items()}
+    listed = ops.layer(c, norm_first=by.norm_first, copied_cache=whole)
     return (
-        grouped(ops.head(c), chosen.head, ("residual", "normed")),
-        grouped(
-            ops.layer(c, norm_first=first, copied_cache=whole), layer, ("residual3", "normed3")
-        ),
-        grouped(ops.tail(c, norm_first=first), chosen.tail, ()),
+        grouped(ops.head(c), by.head, ("residual", "normed")),
+        grouped(listed, layer, ("residual3", "normed3")),
+        grouped(ops.tail(c, norm_first=by.norm_first), by.tail, ()),
     )
 
 
 # ---------------------------------------------------------------- what kernels cost
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """The kernels of a part of a step, in order: names and kinds, and costs as two matrices."""
 
     names: tuple[str, ...]
@@ -246,19 +212,31 @@ class Costs:
     def at(self, shape: StepShape) -> tuple[OpCost, ...]:
         """The kernels of one step."""
         moved, computed = ((m @ shape.sizes).tolist() for m in (self.bytes, self.flops))
-        return tuple(
-            OpCost(*kernel)
-            for kernel in zip(self.names, moved, computed, self.splitting, self.kinds, strict=True)
+        columns = self.names, moved, computed, self.splitting, self.kinds
+        return tuple(OpCost(*kernel) for kernel in zip(*columns, strict=True))
+
+
+@cache
+def part_costs(config: ModelConfig, style: str, stored: Stored | None = None) -> tuple[Costs, ...]:
+    """Head, layer and tail for any shape of step. Raises ValueError for an unknown style."""
+    stored = stored or stored_as(config)
+    return tuple(
+        Costs(
+            tuple(kernel.name for kernel in kernels),
+            tuple(kernel.splitting for kernel in kernels),
+            tuple(kernel.kind for kernel in kernels),
+            np.array([kernel.bytes(config, stored) for kernel in kernels]),
+            np.array([kernel.flops() for kernel in kernels]),
         )
+        for kernels in kernels_of(config, style)
+    )
 
 
-@dataclass(frozen=True)
-class StepParts:
+class StepParts(NamedTuple):
     """A step as models are built: `head`, the same `layer` again and again, `tail`.
 
     `head` and `layer` work on num_tokens rows, and only `layer` reads the KV cache. `tail` works
-    on num_reqs rows and is all splitting ops. A layer's first norm is counted with the part before
-    it, so that all layers are the same and the last one ends with the final norm.
+    on num_reqs rows and is all splitting ops.
     """
 
     head: tuple[OpCost, ...]
@@ -267,30 +245,12 @@ class StepParts:
     tail: tuple[OpCost, ...]
 
 
-@cache
-def part_costs(
-    config: ModelConfig, style: str, stored: Stored | None = None
-) -> tuple[Costs, Costs, Costs]:
-    """Head, layer and tail for any shape of step. Raises ValueError for an unknown style."""
-    head, layer, tail = (
-        Costs(
-            tuple(kernel.name for kernel in kernels),
-            tuple(kernel.splitting for kernel in kernels),
-            tuple(kernel.kind for kernel in kernels),
-            np.array([kernel.bytes(config, stored or stored_as(config)) for kernel in kernels]),
-            np.array([kernel.flops() for kernel in kernels]),
-        )
-        for kernels in kernels_of(config, style)
-    )
-    return head, layer, tail
-
-
 def step_parts(
     config: ModelConfig, shape: StepShape, style: str, stored: Stored | None = None
 ) -> StepParts:
     """The step in parts. Raises ValueError for an unknown style."""
-    head, layer, tail = part_costs(config, style, stored)
-    return StepParts(head.at(shape), layer.at(shape), config.num_layers, tail.at(shape))
+    head, layer, tail = (part.at(shape) for part in part_costs(config, style, stored))
+    return StepParts(head, layer, config.num_layers, tail)
 
 
 def step_ops(

@@ -111,14 +111,6 @@ def test_a_step_can_be_traced_by_torch_compile(make: Callable[[DecodeSetup], Var
     variant.release()
 
 
-def test_our_step_is_one_graph_to_torch_compile() -> None:
-    whole = OursCompiled(
-        setup_of(), lambda f: torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=False)
-    )
-    whole.prepare()  # raises at a graph break
-    whole.release()
-
-
 def test_a_fed_token_replaces_the_sampled_one() -> None:
     setup = setup_of()
     forced = torch.randint(200, (6, 2), dtype=torch.int32)
@@ -136,21 +128,6 @@ def test_a_fed_token_replaces_the_sampled_one() -> None:
 def test_several_steps_a_replay_take_no_token_from_outside() -> None:
     with pytest.raises(ValueError, match="8 steps a replay feed themselves"):
         OursGraph(setup_of(), 8).feed(torch.zeros(2, dtype=torch.int32))
-
-
-def test_a_setup_refuses_what_the_model_or_its_room_cannot_hold() -> None:
-    with pytest.raises(ValueError, match="context 300 needs room for 320 tokens: tiny reaches 256"):
-        setup_of(context=300, room=310)
-    setup = setup_of()
-    with pytest.raises(ValueError, match="context 177: this setup has room for 1 to 176"):
-        setup.place(setup.inputs(), setup.first_tokens, 177)
-
-
-def test_variants_that_cannot_run_here_say_so_in_one_line() -> None:
-    for kind in VARIANTS.values():
-        reason = kind.why_not(graphs_for("cpu"))
-        assert reason is None or ("GPU" in reason and "\n" not in reason)
-    assert {"hf-eager", "ours-eager", "ours-graph", "ours-piecewise"} <= set(HERE)
 
 
 # ---------------------------------------------------------------- op lists

@@ -219,14 +219,6 @@ def test_noise_on_the_logits_fails() -> None:
     assert verdict.reason.endswith("allowed +25%")
 
 
-def test_a_variant_that_mixes_up_its_requests_fails() -> None:
-    setup = setup_of("qwen3", BF16)
-    variant = Spoiled(
-        OursEager(setup), lambda logits: logits.roll(1, 0), lambda tokens: tokens.roll(1, 0)
-    )
-    assert not gate_of(setup).judge(variant).passed
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_fails(value: float) -> None:
     setup = setup_of("qwen3", BF16)
@@ -262,8 +254,3 @@ def test_kl_and_nll_are_what_their_formulas_say() -> None:
     expected = (p * np.abs(np.log(p / q))).sum(-1)
     np.testing.assert_allclose(found["nll"], expected.ravel(), rtol=1e-12)
     np.testing.assert_array_equal(found["agree"], (p.argmax(-1) == q.argmax(-1)).ravel())
-
-
-def test_a_large_batch_is_looked_at_for_fewer_steps_and_never_for_none() -> None:
-    steps = [gate.steps_of(batch) for batch in (1, 8, 16, 32, 256, 4096)]
-    assert steps == [128, 128, 64, 32, 4, 4]

@@ -106,13 +106,6 @@ def test_an_engine_gets_the_prompts_of_the_others_and_writes_all_its_tokens(
             assert token == next_token(prompt + written[:count])
 
 
-def test_no_prompt_comes_twice_and_all_engines_get_the_same() -> None:
-    one, other = job("vllm", ""), job("sglang", "")
-    assert prompts(one, 1) == prompts(other, 1)
-    assert prompts(one, 1)[0] != prompts(one, 1)[1]
-    assert prompts(one, 1) != prompts(one, 2)
-
-
 @pytest.mark.parametrize(("incremental", "together"), [(True, False), (False, True), (True, True)])
 def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
     incremental: bool, together: bool, stand_ins: str, monkeypatch: pytest.MonkeyPatch
@@ -224,16 +217,6 @@ def test_nano_vllm_is_not_called_graphs_where_it_runs_eagerly(stand_ins: str) ->
         "513: it has graphs for 512"
         in child.answer(job("nano-vllm", stand_ins, batch=513))["not_run"]
     )
-
-
-def test_a_request_that_ends_too_early_is_no_comparison(
-    stand_ins: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sglang: Any = importlib.import_module("sglang")
-    pieces = sglang.Engine._pieces
-    monkeypatch.setattr(sglang.Engine, "_pieces", lambda s, given, most: pieces(s, given, most - 1))
-    reason = child.answer(job("sglang", stand_ins))["not_run"]
-    assert f"[{TOKENS - 1}]" in reason
 
 
 def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
@@ -354,15 +337,6 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     assert [row["status"] for row in rows.values()] == [MEASURED, MEASURED, NOT_RUN]
     assert rows["vllm"]["itl"]["median"] == 1000.0
     assert rows["vllm"]["times_ours"] > 0
-
-
-def test_with_none_of_the_engines_installed_the_command_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(compare, "ask", lambda job, *_: {"not_run": f"{job.engine} is gone"})
-    words = ["bench", "--device", "cpu", "--shape", str(SHIPPED), "--against", "vllm"]
-    assert main([*words, "-o", str(tmp_path / "bench.json")]) == 1
-    assert "vllm is gone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

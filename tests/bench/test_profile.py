@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.bench import profile as profile_room  # noqa: E402
 from mini_engine.bench.profile import (  # noqa: E402
     STEP,
     Profile,
@@ -23,14 +22,13 @@ from mini_engine.bench.profile import (  # noqa: E402
     process_name,
     profile_step,
 )
-from mini_engine.cli import main  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import KVCache  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us  # noqa: E402
-from tests.cli.test_commands import json_of, refused  # noqa: E402
+from tests.cli.test_commands import json_of  # noqa: E402
 from tests.sim.test_trace import check_chrome_schema  # noqa: E402
 
 # ---------------------------------------------------------------- rows as kineto writes them
@@ -166,11 +164,6 @@ def test_a_kernel_launched_alone_is_a_kernel_whoever_launches_it() -> None:
     ]  # fmt: skip
 
 
-@given(st.permutations([*NOISE, *FULL_STEP]))
-def test_the_order_of_the_rows_does_not_matter(rows: list[dict]) -> None:
-    assert events_of_profile(rows) == events_of_profile([*NOISE, *FULL_STEP])
-
-
 def test_only_the_step_of_median_length_is_taken() -> None:
     short, long = [step_row(-200, 20), op("short", -199, 2)], [step_row(200, 500)]
     before = [call("cudaLaunchKernel", -10, 4, 90), kernel("straggler", 5, 2, 90)]
@@ -230,11 +223,6 @@ def test_no_two_boxes_of_a_lane_overlap_and_the_cpu_lane_has_no_holes(rows: list
     assert sum(e.duration_us for e in cpu) == pytest.approx(400, abs=len(cpu) * nanosecond)
     measured = [TraceEvent(GPU, r["name"], r["ts"], r["dur"]) for r in rows if r["cat"] == "kernel"]
     assert busy_us(events, GPU) == pytest.approx(busy_us(measured, GPU), abs=0.05)
-
-
-def test_rows_without_a_step_are_refused() -> None:
-    with pytest.raises(ValueError, match="no step among the rows: expected a user_annotation"):
-        events_of_profile([*NOISE, op("mm", 0, 1)])
 
 
 FIVE = ["norm_qkv_proj", "rope_kv_write_attention", "o_proj_add", "norm_gate_up_silu_mul",
@@ -302,23 +290,6 @@ def test_the_ops_to_predict_are_those_of_the_step(measured: tuple[str, Profile])
     assert {o.splitting for o in attention} == {step.launched != "full"}
 
 
-def test_the_middle_step_has_the_context_that_was_asked_for(
-    weights: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contexts: list[tuple[int, ...]] = []
-    execute = profile_room.TorchRunner.execute
-
-    def watched(self: Any, batch: Any, descriptor: Any) -> list[int]:
-        contexts.append(batch.context_lens)
-        return execute(self, batch, descriptor)
-
-    monkeypatch.setattr(profile_room.TorchRunner, "execute", watched)
-    profile_step(graphs_for("cpu"), weights, "NONE", batch=3, context=21)
-    under_the_profiler = contexts[-profile_room.STEPS :]
-    assert under_the_profiler[profile_room.STEPS // 2] == (21, 21, 21)
-    assert len(contexts) == 1 + profile_room.WARM_UP + profile_room.STEPS
-
-
 def test_out_of_memory_is_told_in_one_line(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,25 +299,6 @@ def test_out_of_memory_is_told_in_one_line(
     monkeypatch.setattr(KVCache, "allocate", full)
     with pytest.raises(ValueError, match=r"batch 2 and context 40: give smaller ones .*9 GiB"):
         profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
-
-
-def test_graphs_are_given_back_even_when_a_step_fails(
-    weights: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runners: list[Any] = []
-    execute = profile_room.TorchRunner.execute
-
-    def broken(self: Any, batch: Any, descriptor: Any) -> list[int]:
-        runners.append(self)
-        assert self.full.captured
-        if len(runners) == 3:
-            raise RuntimeError("a kernel broke")
-        return execute(self, batch, descriptor)
-
-    monkeypatch.setattr(profile_room.TorchRunner, "execute", broken)
-    with pytest.raises(RuntimeError, match="a kernel broke"):
-        profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
-    assert not runners[0].full.captured
 
 
 # ---------------------------------------------------------------- the command
@@ -381,36 +333,6 @@ def test_predicted_and_measured_open_side_by_side_with_the_same_tracks(
     assert list(again["timelines"]) == list(tracks)
     for name, row in result["timelines"].items():
         assert again["timelines"][name]["cpu_us"] == pytest.approx(row["cpu_us"], abs=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--context", "6"], "context 6"),
-        (["--mode", "HF eager"], "HF eager"),
-        (["--shape", "gpt-7"], "gpt-7"),
-        (["--spec", "abacus"], "abacus"),
-    ],
-)
-def test_bad_input_gets_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out = str(tmp_path / "t.json")
-    main(["trace", "--backend", "cuda", "--device", "cpu", "-o", out, *words])
-    assert line in capsys.readouterr().err.splitlines()[-1]
-    assert not Path(out).exists()
-
-
-def test_a_device_is_for_measuring(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "add --backend cuda" in refused(capsys, "trace", "--device", "cpu")
-
-
-def test_without_torch_a_step_is_only_predicted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    line = refused(capsys, "trace", "--backend", "cuda")
-    assert "trace --backend cuda needs PyTorch, which is not installed" in line
 
 
 # ---------------------------------------------------------------- on a GPU

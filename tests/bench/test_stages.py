@@ -24,7 +24,6 @@ from mini_engine.bench.stages import (  # noqa: E402
     DONE,
     FAILED,
     SECONDS,
-    STATE,
     Stage,
     read_outcomes,
     run,
@@ -161,14 +160,6 @@ def test_another_machine_does_not_go_on_in_the_same_folder(tmp_path: Path) -> No
     list(run(tmp_path, [noting("alpha", tmp_path / "log")], ME, 600))
     with pytest.raises(ValueError, match="another"):
         list(run(tmp_path, [], {**ME, "gpu": "another"}, 600))
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"machine": {}, "stages": [{"b": 1}]}'])
-def test_a_broken_state_is_named_and_kept(tmp_path: Path, text: str) -> None:
-    (tmp_path / STATE).write_text(text)
-    with pytest.raises(ValueError, match=r"run\.json"):
-        list(run(tmp_path, [], ME, 600))
-    assert (tmp_path / STATE).read_text() == text
 
 
 # ---------------------------------------------------------------- the command

@@ -124,14 +124,6 @@ def test_a_dropped_rung_might_never_have_been_there(mode, sizes, max_num_seqs, q
         assert chosen == [*fits, BatchDescriptor(NONE, num_reqs * query_len, num_reqs)][0]
 
 
-def test_a_rung_that_is_not_on_the_ladder_cannot_be_dropped():
-    dispatcher = GraphDispatcher("PIECEWISE", [1, 2, 4], max_num_seqs=4)
-    dispatcher.drop(PIECEWISE, [4])
-    for mode in (PIECEWISE, NONE):
-        with pytest.raises(ValueError, match="has no rung 4: drop one of descriptors"):
-            dispatcher.drop(mode, [4])
-
-
 def test_a_dispatcher_refuses_limits_below_one():
     with pytest.raises(ValueError, match="max_num_seqs 0 and decode_query_len 1"):
         GraphDispatcher("FULL", [1], max_num_seqs=0)

@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labs.lab09_cudagraph_mode.resolve import AttentionCGSupport, CompilationMode, resolve_mode
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import (
-    AttentionCGSupport,
-    CompilationMode,
-    CUDAGraphMode,
-    resolve_mode,
-)
+from mini_engine.dispatch.modes import CUDAGraphMode
 from tests.support.vllm_vectors import label, vectors
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE

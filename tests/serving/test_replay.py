@@ -317,9 +317,3 @@ def test_what_goes_out_comes_back() -> None:
     assert blocks * block_bytes == report.swapped_bytes > 0
     assert blocks % 2 == 0
     assert report.swap_us == pytest.approx(cost("qwen3-0.6b", "PCIe 5.0").copy_us(blocks))
-
-
-def test_swapping_without_its_cost_is_refused() -> None:
-    copies = cost("qwen3-0.6b", "PCIe 5.0")
-    with pytest.raises(ValueError, match="preemption 'swap' copies blocks: give `copies`"):
-        replay(TRACE, copies.steps, tight("swap"), copies.dispatcher)

@@ -1,6 +1,5 @@
 """Claims about reading traces: both formats, and what a bad row does."""
 
-import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -116,24 +115,6 @@ def test_a_bad_row_is_named(
 def test_a_file_without_requests_or_header_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
         read_trace(write(tmp_path, text))
-
-
-def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:
-    path = write(tmp_path, HEADER + GOOD_CSV)
-    before = os.dup(0)
-    try:
-        with path.open() as file:
-            os.dup2(file.fileno(), 0)
-        assert read_trace("-") == read_trace(path)
-        os.fstat(0)  # still open for who comes next
-        with path.open() as file:
-            os.dup2(file.fileno(), 0)
-            file.read()
-        with pytest.raises(ValueError, match="standard input: no request"):
-            read_trace("-")
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
 
 
 def test_the_shipped_trace_is_the_synthetic_one() -> None:
