@@ -67,17 +67,11 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
             rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name",
                          "args": {"name": lane}})  # fmt: skip
         rows += [
-            {
-                "ph": "X",
-                "pid": pid,
-                "tid": LANES.index(event.lane) + 1,
-                "name": event.name,
-                "cat": event.category or "event",
-                "ts": round(event.start_us, 4),
-                "dur": round(event.duration_us, 4),
-            }
+            {"ph": "X", "pid": pid, "tid": LANES.index(event.lane) + 1, "name": event.name,
+             "cat": event.category or "event", "ts": round(event.start_us, 4),
+             "dur": round(event.duration_us, 4)}
             for event in events
-        ]
+        ]  # fmt: skip
     write_whole(path, json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
 
 
