@@ -4,19 +4,17 @@
   python -m mini_engine trace --backend cuda --mode FULL -o out/step.json
   python -m mini_engine trace --read out/step.json
 
-The first predicts a decode step of a full-size model in each mode, for a card, a host and an engine
-(--spec, --host, --engine), and writes a file that https://ui.perfetto.dev and chrome://tracing
-open. The simulated device runs nine kernels a layer, whatever the engine; "HF eager" runs the ops
-of transformers, issued at the speed of its Python. The second also runs the real engine under
-PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
-FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
-track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
-gaps in it. Our kernels are named as in the step's list: "norm_qkv_proj (linear_kernel)". The third
-sums up any such file.
+The first predicts a decode step of a full-size model in each mode and writes a file that
+https://ui.perfetto.dev and chrome://tracing open. The simulated device runs nine kernels a layer,
+whatever the engine; "HF eager" runs the ops of transformers, issued at the speed of its Python. The
+second also runs the real engine under PyTorch's profiler, and writes two processes for each mode
+with the same two tracks: "measured FULL", and above it "predicted FULL", the same ops on the
+simulated device. Look for the launches on track CPU (one for each kernel, or one for a graph), for
+what track GPU does below them, and for the gaps in it. The third sums up any such file.
 
-A profiler itself takes time: `bench` tells what a step takes without one.
-Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny
-model runs on the CPU emulator: its kernels are on track CPU, and track GPU stays empty.
+A profiler itself takes time: `bench` tells what a step takes without one. Weights are random unless
+--shape is a checkpoint folder. Without a GPU, a tiny model runs on the CPU emulator: its kernels
+are on track CPU, and track GPU stays empty.
 """
 
 from __future__ import annotations
@@ -161,22 +159,22 @@ def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    rows, remarks = [], {}
-    for name, row in result["timelines"].items():
-        short, _, remark = name.partition(" (")
-        remarks[remark.removesuffix(")")] = (short.split() or [name])[0]
-        times = (f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us"))
-        rows.append((short, f"{row['events']:,}", *times, f"{row['utilisation']:.0%}"))
+    rows = [
+        (
+            name,
+            f"{row['events']:,}",
+            *(f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us")),
+            f"{row['utilisation']:.0%}",
+        )
+        for name, row in result["timelines"].items()
+    ]
     heads = ("<timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
     console.print(table(heads, rows))
-    for remark, whose in remarks.items():
-        if remark:
-            console.print(f"{whose}: {remark}")
     if "measured_on" in result:
         console.print(
             f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
             f"profiler. Predicted: the same ops on {options.on(result)}."
         )
-    elif "engine" in result:
+    elif not result["read"]:
         console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
