@@ -52,9 +52,7 @@ def parse_json(content: str | bytes, where: str) -> object:
     """Parse text, or UTF-8 bytes. `where` begins the message of each ValueError."""
     try:
         return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
-    except RecursionError:
-        raise ValueError(f"{where}: not JSON that can be read: nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError too
         raise ValueError(f"{where}: not JSON: {error}") from None
 
 
@@ -129,9 +127,7 @@ def _fits(wanted: Any, value: object) -> bool:
         return isinstance(value, dict)
     if origin is Literal:
         return value in get_args(wanted)
-    if (
-        wanted is float
-    ):  # JSON's true is an int of Python's, and its NaN a float: no number is meant
+    if wanted is float:  # true is an int of Python's, and NaN a float: no number is meant
         return isinstance(value, int | float) and type(value) is not bool and abs(value) < LARGEST
     return wanted in (Any, object) or (wanted in _NAMES and type(value) is wanted)
 
@@ -150,10 +146,7 @@ def _name(wanted: Any) -> str:
 
 def in_short(value: object) -> str:
     """A value out of a file, for an error: its repr, and of a long one the beginning."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply"
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -26,7 +26,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.sim.predict import op_timeline
+from mini_engine.sim.predict import play
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
@@ -101,7 +101,7 @@ def _steps(panels: Sequence[Axes]) -> None:
     steps = {what: step_ops(config, shape, spec.ops) for what, shape in shapes.items()}
     times = {what: step_time(ops, spec, "eager") for what, ops in steps.items()}
     for axes, (what, ops) in zip(panels, steps.items(), strict=True):
-        lanes(axes, op_timeline(ops, spec, "eager"))
+        lanes(axes, play(ops, spec, "eager")[0])
         axes.set(xlim=(0, max(time.itl_us for time in times.values()) / 1e3), ylim=(0, 2))
         took = times[what]
         axes.set_title(

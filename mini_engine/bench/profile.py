@@ -5,7 +5,7 @@ In:  a `GraphBackend`, `Weights`, a mode, a batch, a context. Out: a `Profile`: 
      ops of the step, for the simulator to predict.
 
     profile = profile_step(graphs, weights, "FULL", batch=1, context=512)
-    write_trace(path, {"predicted FULL": op_timeline(profile.ops, spec, profile.launched),
+    write_trace(path, {"predicted FULL": play(profile.ops, spec, profile.launched)[0],
                        "measured FULL": profile.timeline})
 
 The engine runs as always: scheduler, dispatcher, runner, real graphs on a GPU and emulated ones on

@@ -10,19 +10,25 @@ Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
 preemption, a copy to host memory or back. Between two events the same requests decode side by side,
 one token each a step. All of these steps are taken in one **stride**: every request gets its tokens
-and blocks at once, and the time of all steps is a closed form (`stride.ramps_of`). That is exact.
-During a stride no block is freed and no prompt is looked up in the prefix cache, so a step by step
-run hands out the same blocks.
+and blocks at once. That is exact. During a stride no block is freed and no prompt is looked up in
+the prefix cache, so a step by step run hands out the same blocks.
+
+The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
+takes the highest of a few lines in the number of keys (`run.StepModel.lines`), so step j takes the
+highest of some first_us + j * growth_us: a few straight pieces (`Ramp`), flat while the CPU is the
+slower one and rising once the GPU is. A ramp has a known sum.
 
 A step waits for its copies to and from host memory: nothing overlaps.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
@@ -30,7 +36,6 @@ from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.stride import begun_before, ramps_of
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import Line, StepModel, padded_step
 
@@ -323,3 +328,53 @@ class _Server:
         if self.sharing:
             return (int(state.request.request_id) + 1) * OWN_TOKENS - 1
         return 0
+
+
+# ---------------------------------------------------------------- many decode steps in closed form
+
+
+class Ramp(NamedTuple):
+    """Steps of first_us, first_us + growth_us, …, `steps` of them: at least one."""
+
+    first_us: float
+    growth_us: float
+    steps: int
+
+    def total_us(self, steps: int) -> float:
+        """Time of the first `steps` steps."""
+        return steps * self.first_us + self.growth_us * (steps * (steps - 1) // 2)
+
+
+def ramps_of(lines: Sequence[Line], steps: int) -> list[Ramp]:
+    """The highest line of each of `steps` steps (1 or more), as ramps one after another.
+
+    A line is (us of the first step, growth per step), both 0 or more.
+    """
+    if len(lines) == 1:
+        return [Ramp(*lines[0], steps)]
+    ramps: list[Ramp] = []
+    done = 0
+    while done < steps:
+        # Of equally high lines the steepest: it is the highest from the next step on.
+        first, growth = max((us + done * rise, rise) for us, rise in lines)
+        until = steps
+        for us, rise in lines:
+            if rise > growth:  # lower now, and higher one day
+                catches_up = done + (first - us - done * rise) / (rise - growth)
+                until = min(until, max(done, math.floor(catches_up)) + 1)
+        ramps.append(Ramp(first, growth, until - done))
+        done = until
+    return ramps
+
+
+def begun_before(us: float, ramps: Iterable[Ramp]) -> list[Ramp]:
+    """The steps that begin before `us` has passed: one at least."""
+    begun: list[Ramp] = []
+    for ramp in ramps:
+        if begun and us <= 0:
+            break
+        # the step in which the moment lies, and all before it
+        steps = 1 + bisect_left(range(1, ramp.steps), us, key=ramp.total_us)
+        begun.append(Ramp(ramp.first_us, ramp.growth_us, steps))
+        us -= ramp.total_us(steps)
+    return begun

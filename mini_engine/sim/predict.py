@@ -4,12 +4,12 @@ In:  a shape, a device spec, a mode; or any list of ops, and how they are launch
 Out: a `Prediction`: one decode step taken apart, what capturing costs, and a timeline to draw.
 
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
-    op_timeline(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
+    timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-The runner, the dispatcher and the kernels are those that write real text; only the arithmetic is
-left out. Hugging Face's eager decode (the list `hf56`) has no kernels here, so its ops are launched
-as figures, like those that were recorded from a running model (`op_timeline`).
-`mini_engine.step.run` gives the length of the same steps to the µs, without a timeline.
+A step is played as a list of figures: the one that the simulated model launches ("fused9"), that of
+Hugging Face's eager decode ("hf56"), or one that was recorded from a running model. Capturing is
+done by the runner that captures for real text. `mini_engine.step.run` gives the length of the same
+steps to the µs by a formula, without a timeline; tests hold the runner, this and that together.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ from itertools import groupby
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import (
-    Request,
-    RequestState,
-    ScheduledBatch,
-    ScheduledRequest,
-    SchedulerLimits,
-)
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
@@ -39,7 +33,7 @@ from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.run import Mode, around
+from mini_engine.step.run import Mode, around, padded_step
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
@@ -95,55 +89,29 @@ def predict(
         raise ValueError(
             f"context {context}: expected 2 to {LIMITS.max_model_len} tokens, this step's included"
         )
-    device, capture = Device(spec, compute=False), CaptureReport()
-    step: Callable[[], object]
-    if mode == HF_EAGER:
-        ops = step_ops(config, StepShape.decode(batch, context), "hf56")
-        step = step_of_figures(device, ops, "eager", batch)
-    else:
+    capture, style = CaptureReport(), "hf56"
+    launched: Mode = "eager"
+    shape = StepShape.decode(batch, context)
+    if mode != HF_EAGER:
         seqs, budget = LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens
         sizes = default_capture_sizes(seqs, budget, capture_sizes=capture_sizes, mode=mode)
-        dispatcher = GraphDispatcher(mode, sizes, seqs)
-        runner = SimRunner(device, config, None, LIMITS, dispatcher)
-        capture = runner.capture()
+        dispatcher, device = GraphDispatcher(mode, sizes, seqs), Device(spec, compute=False)
+        capture = SimRunner(device, config, None, LIMITS, dispatcher).capture()
         descriptor = dispatcher.dispatch(batch, batch, 1)
-        step = partial(runner.execute, _decodes(batch, context), descriptor)
-    before = device.counters.copy()
-    with device.recorded() as events:
-        step()
-    return Prediction(mode, tuple(events), device.counters.since(before), capture)
+        launched, shape = padded_step(descriptor, batch, shape.kv_tokens, shape.qk_pairs)
+        style = "fused9"
+    timeline, work = play(step_ops(config, shape, style), spec, launched, batch)
+    return Prediction(mode, timeline, work, capture)
 
 
-def _decodes(batch: int, context: int) -> ScheduledBatch:
-    """Made by hand: where nothing is computed, there is nothing to prefill."""
-    blocks = (1,) * -(-context // LIMITS.block_size)
-    states = (RequestState(Request(str(i), range(context), 1)) for i in range(batch))
-    return ScheduledBatch(
-        tuple(
-            ScheduledRequest(state, context - 1, 1, blocks, is_prefill=False, samples=True)
-            for state in states
-        )
-    )
-
-
-# ---------------------------------------------------------------- steps of mere figures
-
-
-def op_timeline(
+def play(
     ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1
-) -> tuple[TraceEvent, ...]:
-    """A step of these ops, figures of kernels that compute nothing; time 0 is its start."""
+) -> tuple[tuple[TraceEvent, ...], Counters]:
+    """A step of these ops on the device's clocks: engine, copy of the inputs, `ops`, way back.
+
+    Nothing is computed. Returns its timeline, which begins at 0, and what was done in it.
+    """
     device = Device(spec, compute=False)
-    step = step_of_figures(device, ops, mode, num_reqs)
-    with device.recorded() as events:
-        step()
-    return tuple(events)
-
-
-def step_of_figures(
-    device: Device, ops: Sequence[OpCost], mode: Mode, num_reqs: int
-) -> Callable[[], object]:
-    """A step that is ready to run: engine, copy of the inputs, `ops`, way back."""
 
     def launch(part: Sequence[OpCost]) -> None:
         for op in part:
@@ -154,16 +122,16 @@ def step_of_figures(
         grouped = groupby(ops, key=lambda op: op.splitting)
         parts = [(splitting, list(part)) for splitting, part in grouped]
     turns: list[Callable[[], None]] = []  # what the CPU does: live launches, replays of graphs
-    for is_live, part in parts:
+    for number, (is_live, part) in enumerate(parts):
         if is_live:
             turns.append(partial(launch, part))
             continue
-        with device.capture() as graph:  # before the step, which does not wait for it
+        with device.capture(name=f"piece {number}") as graph:  # no step waits for this
             launch(part)
         turns.append(graph.replay)
-
-    def step() -> None:
-        before_us, beside_us = around(device.spec, num_reqs)
+    before_us, beside_us = around(spec, num_reqs)
+    before = device.counters.copy()
+    with device.recorded() as events:
         device.host_work("schedule and prepare", before_us)
         device.copy_batch([])
         with device.live() if mode == "piecewise" else nullcontext():
@@ -171,5 +139,4 @@ def step_of_figures(
                 turn()
         device.host_work("schedule the next step", beside_us)
         device.synchronize()
-
-    return step
+    return tuple(events), device.counters.since(before)

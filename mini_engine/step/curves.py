@@ -144,7 +144,10 @@ def crossover_batch(
     costs = StepModel(config, spec, style, stored)
 
     def hidden(batch: int) -> bool:
-        return not costs.launch_bound(StepShape.decode(batch, context))
+        """Does the GPU, gaps included, run the kernels for longer than the CPU issues them?"""
+        [step] = costs.steps("eager", [StepShape.decode(batch, context)])
+        gpu_us = step.gpu_busy_us - spec.kernel_floor_us  # without the copy of the inputs
+        return gpu_us + step.kernels * spec.stream_gap_us >= step.kernels * spec.cpu_op_us
 
     top = 1
     while not hidden(top):

@@ -61,6 +61,7 @@ LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
 # Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
 PROBE_KEYS = (1, 1 << 20)
+Chains = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 
 class Run(NamedTuple):
@@ -316,7 +317,7 @@ class StepModel:
         memory_us = np.vstack([part.bytes for part in parts]) / (gb_s[:, None] * 1e3)
         compute_us = np.vstack([p.flops for p in parts]) / (spec.product_tflops * 1e6)
         self._rates_us = np.vstack([memory_us, compute_us]).T
-        self._chains: dict[Mode, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._chains: dict[Mode, Chains] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
@@ -330,19 +331,11 @@ class StepModel:
         times_us = self._times_us([shape.sizes for shape in shapes])
         before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
         itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
-        cpu_us = before_us + beside_us + spec.copy_us + self._issue_us(mode).sum()
+        cpu_us = before_us + beside_us + self._chains[mode][2]
         busy_us = times_us @ launches.kernels.sum(axis=0) + spec.kernel_floor_us
         counts = 1 + len(launches.nodes), int(launches.nodes.sum())
         rows = zip(itl_us.tolist(), cpu_us.tolist(), busy_us.tolist(), strict=True)
         return [StepTime(*row, *counts) for row in rows]
-
-    def launch_bound(self, shape: StepShape) -> bool:
-        """Launched eagerly, does the CPU take longer to issue the kernels than the GPU takes to
-        run them, gaps included?"""
-        launches = launches_of(self.config, self.style, "eager")
-        gpu_us = float((launches.kernels @ self._times_us(shape.sizes)).sum())
-        kernels = len(launches.nodes)
-        return gpu_us + kernels * self.spec.stream_gap_us < kernels * self.spec.cpu_op_us
 
     def lines(
         self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
@@ -368,15 +361,6 @@ class StepModel:
         times_us: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
         return times_us
 
-    def _issue_us(self, mode: Mode) -> NDArray[np.float64]:
-        """CPU time of each launch but the copy: (works,)."""
-        launches = launches_of(self.config, self.style, mode)
-        in_graphs_us = graph_launch_us(launches.nodes, self.spec)
-        issue_us: NDArray[np.float64] = np.where(
-            launches.graphs, in_graphs_us, _live_us(self.spec, mode)
-        )
-        return issue_us
-
     def _chains_us(
         self, mode: Mode, times_us: NDArray[np.float64], beside_us: Any
     ) -> NDArray[np.float64]:
@@ -385,21 +369,23 @@ class StepModel:
         """
         if mode not in self._chains:
             self._chains[mode] = self._new_chains(mode)
-        constant_us, counts = self._chains[mode]
+        constant_us, counts, _ = self._chains[mode]
         chains_us: NDArray[np.float64] = times_us @ counts + constant_us
         chains_us[..., -1] += beside_us
         return chains_us
 
-    def _new_chains(self, mode: Mode) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _new_chains(self, mode: Mode) -> Chains:
         """Of each chain: what it takes without its kernels, and how often it runs each of them,
-        (kernels, works + 1)."""
+        (kernels, works + 1); and how long the CPU issues the whole step."""
         spec, launches = self.spec, launches_of(self.config, self.style, mode)
-        issue_us, in_turn = self._issue_us(mode), spec.queue_depth == 1
+        live_us, in_turn = _live_us(spec, mode), spec.queue_depth == 1
+        issue_us = np.where(launches.graphs, graph_launch_us(launches.nodes, spec), live_us)
         gap_us = np.full_like(issue_us, spec.stream_gap_us)  # of the GPU, before each work
         if in_turn:  # nothing is issued before the work ahead of it has ended
             gap_us = np.maximum(gap_us, issue_us)
         issued_us = spec.copy_us + issue_us.cumsum()
-        own_us, own = issued_us[-1], np.zeros(launches.kernels.shape[1])
+        all_us = own_us = float(issued_us[-1])
+        own = np.zeros(launches.kernels.shape[1])
         # the first work waits until the copy has ended, too
         issued_us[0] = max(issued_us[0], spec.copy_us + spec.kernel_floor_us + gap_us[0])
         # each work, and what follows it on a GPU that never waits
@@ -408,9 +394,9 @@ class StepModel:
         rest = launches.kernels[::-1].cumsum(axis=0)[::-1]
         constant_us = issued_us + rest_us
         if in_turn:  # the CPU's own chain has all works but the last
-            own_us = constant_us[0] - gpu_us[-1] - gap_us[-1] + issue_us[-1]
+            own_us = float(constant_us[0] - gpu_us[-1] - gap_us[-1] + issue_us[-1])
             own = rest[0] - rest[-1]
-        return np.append(constant_us, own_us), np.vstack([rest, own]).T
+        return np.append(constant_us, own_us), np.vstack([rest, own]).T, all_us
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:

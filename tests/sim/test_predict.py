@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, ScheduledRequest
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.device import Device
-from mini_engine.sim.predict import HF_EAGER, LIMITS, op_timeline, predict
+from mini_engine.sim.predict import HF_EAGER, LIMITS, play, predict
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, busy_us
 from mini_engine.step.cards import DeviceSpec, load_spec, names
@@ -89,19 +90,27 @@ def test_a_prediction_counts_what_the_step_launches() -> None:
     assert all(0 < p.utilisation < 1 for p in (eager, pieces, full))
 
 
-@given(
-    st.sampled_from(list(MODES)), st.sampled_from([1, 2, 4, 8, 16, 64, 256]), st.integers(2, 900)
-)
-def test_a_predicted_step_is_the_models_at_any_batch(mode: str, batch: int, context: int) -> None:
-    sizes = [1, 2, 4, 8, 16, 64, 256]
-    prediction = predict(SHAPE, SPEC, mode, batch=batch, context=context, capture_sizes=sizes)
-    ops = step_ops(SHAPE, StepShape.decode(batch, context), "fused9")
-    model = step_time(ops, SPEC, MODES[mode], batch)
-    assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
-    assert prediction.work.gpu_us - SPEC.kernel_floor_us == pytest.approx(
-        model.gpu_busy_us - SPEC.kernel_floor_us, rel=1e-9
+@given(st.sampled_from(list(MODES)), st.sampled_from([1, 3, 16, 60]), st.integers(2, 900))
+def test_the_runner_takes_for_a_step_what_is_predicted(mode: str, batch: int, context: int) -> None:
+    """Event for event, padded or not."""
+    runner = cost_only_runner(mode, sizes=[1, 16, 64])
+    runner.capture()
+    blocks = (1,) * -(-context // LIMITS.block_size)
+    states = (RequestState(Request(str(i), range(context), 1)) for i in range(batch))
+    step = ScheduledBatch(
+        tuple(
+            ScheduledRequest(state, context - 1, 1, blocks, is_prefill=False, samples=True)
+            for state in states
+        )
     )
-    assert prediction.work.cpu_us == pytest.approx(model.cpu_us, rel=1e-9)
+    with runner.device.recorded() as ran:
+        runner.execute(step, runner.dispatcher.dispatch(batch, batch, 1))
+    sizes = [1, 16, 64]
+    predicted = predict(SHAPE, SPEC, mode, batch=batch, context=context, capture_sizes=sizes)
+    told = [(e.lane, e.category) for e in predicted.timeline]
+    assert [(e.lane, e.category) for e in ran] == told
+    ends = [e.end_us for e in predicted.timeline]
+    assert [e.end_us for e in ran] == pytest.approx(ends, rel=1e-9)
 
 
 @pytest.mark.parametrize(("batch", "context"), [(0, 8), (257, 8), (1, 1), (1, 5000)])
@@ -137,7 +146,7 @@ def test_hugging_face_eager_launches_its_own_op_list() -> None:
 def test_a_timeline_is_as_long_and_as_busy_as_the_step_cost_model_says(
     ops: list[OpCost], mode: Mode, spec: DeviceSpec, num_reqs: int
 ) -> None:
-    events = op_timeline(ops, spec, mode, num_reqs)
+    events, _ = play(ops, spec, mode, num_reqs)
     cost = step_time(ops, spec, mode, num_reqs)
     # the same sums of floats in another order
     assert max(e.end_us for e in events) == pytest.approx(cost.itl_us, rel=1e-9)
@@ -149,7 +158,7 @@ def test_a_timeline_is_as_long_and_as_busy_as_the_step_cost_model_says(
 @given(OPS)
 def test_every_op_runs_once_by_its_name_whatever_the_mode(ops: list[OpCost]) -> None:
     for mode in LAUNCHED:
-        ran = [e for e in op_timeline(ops, SPEC, mode) if e.lane == GPU and e.category != "copy"]
+        ran = [e for e in play(ops, SPEC, mode)[0] if e.lane == GPU and e.category != "copy"]
         assert [e.name for e in ran] == [op.name for op in ops]
         live = [True] * len(ops) if mode == "eager" else [op.splitting for op in ops]
         if mode == "full":
@@ -163,7 +172,7 @@ def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
     waits = replace(ahead, host_step_us=400.0, ahead_us=0.0)
     hidden, waited = (step_time(ops, spec, "full").itl_us for spec in (ahead, waits))
     assert waited - hidden == pytest.approx(400.0)
-    events = op_timeline(ops, ahead, "full")
+    events, _ = play(ops, ahead, "full")
     (beside,) = (e for e in events if e.name == "schedule the next step")
     (kernel,) = (e for e in events if e.category == "node")
     assert kernel.start_us < beside.end_us < kernel.end_us

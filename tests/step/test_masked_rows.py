@@ -40,14 +40,6 @@ def test_the_closed_form_is_what_counting_gives(
     assert read.total == read.needed + read.beyond + read.ended
 
 
-def test_one_request_whose_row_is_full_at_the_end_reads_half_for_nothing_at_most() -> None:
-    assert masked_columns([(1, 4)], 1, 5) == MaskedColumns(needed=2 + 3 + 4, beyond=6, ended=0)
-
-
-def test_answers_of_one_token_need_no_decode_step() -> None:
-    assert masked_columns([(7, 1), (3, 1)], 2, 9) == MaskedColumns(0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("requests", "batch"), [([(1, 1)], 0), ([(0, 1)], 1), ([(1, 0)], 1), ([(1, 2), (8, 2)], 1)]
 )

@@ -26,7 +26,6 @@ from mini_engine.step.run import (
     padded_step,
     run_of,
     step_time,
-    upper_envelope,
     with_pdl,
 )
 from tests.support.sim_helpers import round_spec
@@ -161,15 +160,6 @@ def test_the_gpu_is_never_busier_than_the_step_is_long(ops: list[OpCost], mode: 
     assert time.itl_us >= time.cpu_us
 
 
-def test_more_bandwidth_does_not_help_a_step_that_waits_for_the_cpu() -> None:
-    rates = ("copy_bandwidth_gb_s", "product_gb_s", "attention_gb_s")
-    twice = replace(H200, **{rate: 2 * getattr(H200, rate) for rate in rates})
-    eager = step_time(ONE, H200, "eager").itl_us / step_time(ONE, twice, "eager").itl_us
-    full = step_time(ONE, H200, "full").itl_us / step_time(ONE, twice, "full").itl_us
-    assert eager < 1.001
-    assert full > 1.1
-
-
 @pytest.mark.parametrize("card", ["rtx5090", "h200"])
 def test_hugging_face_eager_takes_the_published_8_ms_a_token(card: str) -> None:
     """8.11 ms, Qwen3-0.6B on an RTX 5090 (AlpinDale/qwen_megakernel): the desktop's op_us was
@@ -265,12 +255,6 @@ def test_many_steps_of_a_model_at_once_are_what_each_is_alone(
     for shape, step in zip(shapes, many, strict=True):
         alone = step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
         assert astuple(step) == pytest.approx(astuple(alone), rel=1e-12)
-
-
-def test_a_line_that_is_the_highest_only_in_between_is_kept() -> None:
-    assert upper_envelope([(0.0, 2.0), (8.0, 1.0), (10.0, 0.0), (7.0, 0.9)]) == (
-        (10.0, 0.0), (8.0, 1.0), (0.0, 2.0),
-    )  # fmt: skip
 
 
 def test_padded_requests_cost_the_engine_nothing() -> None:
