@@ -37,10 +37,9 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
-from mini_engine.serving.ladder_cost import optimal_ladder_saving
+from mini_engine.serving.ladder_cost import optimal_ladder_saving, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
-from mini_engine.serving.sizing import size_server
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import StepModel
 from mini_engine.step.storage import stored_as
