@@ -15,8 +15,8 @@ what track GPU does below them, and for the gaps in it.
 The third takes a step apart that somebody has recorded with PyTorch's profiler: how many launches,
 which kernels, how busy the GPU was, and what it waited for. It draws the step, beside a prediction
 where the model is one of ours. Give it a file of your own (torch.profiler's export_chrome_trace,
-.json or .json.gz): its last "ProfilerStep" is taken, or all of it; with --shape, --mode and the rest
-the step that you recorded is predicted beside it.
+.json or .json.gz): its last "ProfilerStep" is taken, or all of it; with --shape, --mode and the
+rest the step that you recorded is predicted beside it.
 
 A profiler itself takes time: `bench` tells what a step takes without one. Weights are random unless
 --shape is a checkpoint folder. Without a GPU, a tiny model runs on the CPU emulator: its kernels
