@@ -52,9 +52,7 @@ def parse_json(content: str | bytes, where: str) -> object:
     """Parse text, or UTF-8 bytes. `where` begins the message of each ValueError."""
     try:
         return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
-    except RecursionError:
-        raise ValueError(f"{where}: not JSON that can be read: nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError too
         raise ValueError(f"{where}: not JSON: {error}") from None
 
 
@@ -129,9 +127,7 @@ def _fits(wanted: Any, value: object) -> bool:
         return isinstance(value, dict)
     if origin is Literal:
         return value in get_args(wanted)
-    if (
-        wanted is float
-    ):  # JSON's true is an int of Python's, and its NaN a float: no number is meant
+    if wanted is float:  # true is an int of Python's, and NaN a float: no number is meant
         return isinstance(value, int | float) and type(value) is not bool and abs(value) < LARGEST
     return wanted in (Any, object) or (wanted in _NAMES and type(value) is wanted)
 
@@ -150,10 +146,7 @@ def _name(wanted: Any) -> str:
 
 def in_short(value: object) -> str:
     """A value out of a file, for an error: its repr, and of a long one the beginning."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply"
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -184,12 +177,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         beside.write_bytes(data)
         if beside is not target:
             os.replace(beside, target)
-    except BaseException as error:
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+    finally:
         if beside is not target:
             beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise type(error)(error.errno, error.strerror, str(path)) from None
-        raise
 
 
 def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
@@ -208,15 +200,7 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
 def check_folder(path: Path) -> Path:
     """The path, if it is a folder that files can be written into, or if one can be made there.
     Raises ValueError, and makes nothing."""
-    from tempfile import TemporaryFile
-
-    near = path
-    while not near.exists() and near != near.parent:
-        near = near.parent
-    if not near.is_dir():
-        raise ValueError(f"{path}: {near} is a file, expected a folder")
-    try:
-        with TemporaryFile(dir=near):
-            return path
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written to ({error.strerror})") from None
+    near = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise ValueError(f"{path}: {near} is no folder that can be written into")
+    return path

@@ -165,7 +165,7 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.engine.engine", "from mini_engine.step.run import step_time"),
         ("mini_engine.engine.engine", "from ..sim import device"),
         ("mini_engine.step.curves", "from mini_engine.engine.batch import Request"),
-        ("mini_engine.serving.sizing", "from mini_engine.sim.device import Device"),
+        ("mini_engine.serving.ladder_cost", "from mini_engine.sim.device import Device"),
         ("mini_engine.plots.figures", "from mini_engine.serving.report import ServeReport"),
         ("mini_engine.sim.device", "from mini_engine.cuda.graphs import capture"),
         ("mini_engine.cuda.runner", "from mini_engine.sim.runner import SimRunner"),

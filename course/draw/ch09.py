@@ -29,10 +29,10 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.plots.timeline import COLOURS
+from mini_engine.serving.ladder_cost import size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
-from mini_engine.serving.sizing import size_server
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from course.draw.ch01 import COLOURS, four_launches
 from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
 from mini_engine.plots.figures import errors_by_class, predicted_against_measured
-from mini_engine.serving.metrics import percentile
+from mini_engine.serving.report import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.validate.fit import read_kept
 from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points

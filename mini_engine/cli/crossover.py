@@ -15,9 +15,8 @@ transformers, which launches many more kernels a step, a slower card (--spec l4)
 bits (--quant int4), with which the GPU is done sooner, or the file that calibrate --host wrote.
 
 Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
-predicted from the figures of the card, the host and the engine, none is measured here. In brackets
-stands how far off measurements by others were, and for the crossover, where it would be if eager
-steps took so much less or more.
+predicted. In brackets stands how far off measurements by others were, and for the crossover, where
+it would be if eager steps took so much less or more.
 """
 
 from __future__ import annotations

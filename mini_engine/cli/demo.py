@@ -5,10 +5,9 @@
 
 1. A small trained checkpoint writes your prompts on a simulated GPU under NONE, PIECEWISE, FULL and
    FULL_AND_PIECEWISE. The four must agree token for token, or the command fails.
-2. A decode step of a full-size model on one card and one host is predicted for several engines:
-   transformers, vLLM (or --engine) eagerly, piecewise and as one graph, and this engine with its
-   own kernels. Each time has its interval, and the nearest pair that somebody has measured, eager
-   and with graphs, stands beside them.
+2. A decode step of a full-size model on one card and one host is predicted for transformers, for
+   vLLM (or --engine) eagerly, piecewise and as one graph, and for this engine's own kernels. Each
+   time has its interval; the nearest pair that somebody has measured stands beside them.
 3. Pictures and a trace go to --out.
 """
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,18 @@ from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.curves import itl_curve
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import StepTime, step_time
-from mini_engine.validate.validate import Pair, nearest_pair
+from mini_engine.validate.validate import nearest_pair
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 CONTEXT = 512
 OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
 HEADS = ("<", "<\nas", "ker-\nnels", "laun-\nches", "CPU\nms", "GPU\nms", "ITL\nms", "80%\nwithin",
          "GPU\nbusy", "cap-\nture s", "pays\nafter")  # fmt: skip
+FILES = {
+    "timeline.png": "CPU lane and GPU lane, eager above graph",
+    "crossover.png": "ITL against batch: where the gain of a graph ends",
+    "trace.json": "the same steps, for https://ui.perfetto.dev",
+}
 NEXT = {
     "crossover": "up to which batch does a graph pay?",
     "ladder --batch 33": "why does my batch of 33 run at 40?",
@@ -66,47 +71,40 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts, checkpoint = args.prompt or list(options.PROMPTS), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
-    transformers, own = (
-        load_spec(args.spec, args.host or spec.host, name) for name in ("transformers", OURS)
-    )
+    host = args.host or spec.host
+    transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
+    specs = {HF_EAGER: transformers, **dict.fromkeys(DRAWN, spec), OURS: own}
     with console.status("writing") as status:
-        written = []
-        for mode in options.MODES:
-            status.update(f"writing under {mode}")
-            written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=48))
+        written = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
         check_agreement(texts, written)
-        steps = {}
-        for mode in (HF_EAGER, *DRAWN):
-            status.update(f"predicting {shape.name}, {mode}")
-            on = transformers if mode == HF_EAGER else spec
-            steps[mode] = predict(shape, on, mode, batch=args.batch, context=CONTEXT)
-        rows = [_row(mode, steps[mode], spec, steps["NONE"]) for mode in DRAWN]
+        status.update(f"predicting {shape.name}")
+        steps = {
+            mode: predict(shape, specs[mode], mode, batch=args.batch, context=CONTEXT)
+            for mode in (HF_EAGER, *DRAWN)
+        }
         ops = step_ops(shape, StepShape.decode(args.batch, CONTEXT), own.ops)
-        own_row = _row(OURS, step_time(ops, own, "full", args.batch), own)
+        every: dict[str, Prediction | StepTime] = {**steps}
+        every[OURS] = step_time(ops, own, "full", args.batch)
         status.update("drawing")
-        files = draw(args.out, shape, spec, args.batch, steps)
+        draw(args.out, shape, spec, args.batch, steps)
     return {
         "checkpoint": checkpoint.config.name,
-        "prompts": [
-            {"prompt": prompt, "text": text, "tokens": list(done.tokens)}
-            for prompt, text, done in zip(
-                texts, written[0].texts, written[0].completions, strict=True
-            )
-        ],
+        "prompts": texts,
+        "texts": written[0].texts,
+        "tokens": [done.tokens for done in written[0].completions],
         "modes": [generation.mode for generation in written],
         "shape": shape.name,
         **options.told(spec),
         "ops": spec.ops,
-        "predictions": [_row(HF_EAGER, steps[HF_EAGER], transformers), *rows, own_row],
+        "predictions": [_row(mode, every[mode], specs[mode], steps["NONE"]) for mode in every],
         "measured": nearest_pair(shape, spec, args.batch),
-        "files": files,
     }
 
 
 def _row(
-    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction | None = None
+    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction
 ) -> dict[str, Any]:
-    """A predicted step; with `eager`, also what its graphs cost, if it has some."""
+    """A predicted step, and what capturing its graphs costs, where the device captured some."""
     work = step if isinstance(step, StepTime) else step.work
     group = {HF_EAGER: "NONE", OURS: "FULL"}.get(mode, mode)
     row = {
@@ -119,7 +117,7 @@ def _row(
         "gpu_utilisation": step.utilisation,
         **options.interval(spec, step.itl_us, group),
     }
-    if eager and isinstance(step, Prediction) and step.capture.graphs:
+    if isinstance(step, Prediction) and step.capture.graphs:
         after = step.break_even(eager)
         row |= {
             "graphs": step.capture.graphs,
@@ -132,43 +130,33 @@ def _row(
 
 def draw(
     out: Path, shape: ModelConfig, spec: DeviceSpec, batch: int, steps: Mapping[str, Prediction]
-) -> dict[str, str]:
-    """Write the pictures and the trace into `out`. Returns what each file shows, by path."""
+) -> None:
+    """Write `FILES` into `out`."""
     from mini_engine import plots
 
     out.mkdir(parents=True, exist_ok=True)
     timelines = {DRAWN.get(mode, mode): step.timeline for mode, step in steps.items()}
     write_trace(out / "trace.json", timelines)
     del timelines[HF_EAGER]  # too long to stand above the others
-    plots.timeline(
-        timelines,
-        out / "timeline.png",
-        caption=f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
-        f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}.",
-    )
+    caption = f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
+    caption += f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}."
+    plots.timeline(timelines, out / "timeline.png", caption=caption)
     top = LIMITS.max_num_seqs
     ladder = CaptureLadder(default_capture_sizes(top, LIMITS.max_num_batched_tokens))
     top = min(top, check_batch(shape, spec, batch, CONTEXT))
     curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
     plots.itl_curve(curve, out / "crossover.png")
-    return {
-        str(out / "timeline.png"): "CPU lane and GPU lane, eager above graph",
-        str(out / "crossover.png"): "ITL against batch: where the gain of a graph ends",
-        str(out / "trace.json"): "the same steps, for https://ui.perfetto.dev",
-    }
 
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
-    """Raise `CheckFailed`, with prompt and token, unless all modes wrote the same."""
+    """Raise `CheckFailed`, with the prompt, unless all modes wrote the same."""
     first = written[0]
     for other in written[1:]:
-        for i, prompt in enumerate(texts):
-            ours, theirs = first.completions[i].tokens, other.completions[i].tokens
-            if ours != theirs:
-                at = next(k for k in range(1, len(ours) + 2) if ours[:k] != theirs[:k])
+        for prompt, ours, theirs in zip(texts, first.completions, other.completions, strict=True):
+            if ours.tokens != theirs.tokens:
                 raise CheckFailed(
-                    f"{first.mode} and {other.mode} disagree on prompt {i + 1} ({prompt!r}) "
-                    f"from token {at} on: a graph read or wrote the wrong memory"
+                    f"{first.mode} and {other.mode} disagree on the prompt {prompt!r}: a graph "
+                    "read or wrote the wrong memory"
                 )
 
 
@@ -176,14 +164,12 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    def say(text: str = "") -> None:
-        console.print(text, soft_wrap=True)
-
+    say = partial(console.print, soft_wrap=True)
     say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
-    for row in result["prompts"]:
-        text = " ".join(("x" + row["text"]).split())[1:]  # a space in front stays
-        console.print(Padding(Text.assemble((row["prompt"], "bold"), text), (0, 0, 0, 3)))
-    tokens = sum(len(row["tokens"]) for row in result["prompts"])
+    for prompt, text in zip(result["prompts"], result["texts"], strict=True):
+        text = " ".join(("x" + text).split())[1:]  # a space in front stays
+        console.print(Padding(Text.assemble((prompt, "bold"), text), (0, 0, 0, 3)))
+    tokens = sum(map(len, result["tokens"]))
     *modes, last = result["modes"]
     say(f"\n   {', '.join(modes)} and {last} wrote the same {tokens} tokens.\n")
     say(
@@ -201,16 +187,24 @@ def show(result: dict[str, Any], console: Console) -> None:
         "times as fast."
     )
     if result["measured"]:
-        say(beside(result["measured"]))
-    say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
-    say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
-    say("   it pays for itself after that many steps.")
+        slow, fast = result["measured"].slow.point, result["measured"].fast.point
+        say(
+            f"   Measured nearby: {slow.cls} {slow.itl_ms:.2f} ms, {fast.cls.partition(' ')[2]} "
+            f"{fast.itl_ms:.2f} ms, {result['measured'].measured:.1f} times as fast\n"
+            f"   (predicted {result['measured'].predicted:.1f}): {slow.model} on one {slow.card}, "
+            f"batch {slow.batch},\n   {slow.source}"
+        )
+    say(
+        f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others\n"
+        "   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;\n"
+        "   it pays for itself after that many steps."
+    )
     if result["ops"] != "fused9":
         say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")
     say("[bold]3. Look[/bold]")
-    for path, what in result["files"].items():
-        say(f"   {path:<18} {what}")
+    for name, what in FILES.items():
+        say(f"   {result['out'] / name!s:<18} {what}")
     say("\n[bold]Next[/bold]: .venv/bin/python -m mini_engine ...")
     for command, why in NEXT.items():
         say(f"   {command:<18} {why}")
@@ -228,15 +222,4 @@ def _cells(label: str, row: Mapping[str, Any]) -> Sequence[str]:
         f"{row['gpu_utilisation']:.0%}",
         f"{row['capture_us'] / 1e6:.1f}" if "capture_us" in row else "–",
         f"{after:,}" if after else "–",
-    )
-
-
-def beside(pair: Pair) -> str:
-    """The measured pair, its source in a line of its own."""
-    slow, fast = pair.slow.point, pair.fast.point
-    return (
-        f"   Measured nearby: {slow.cls} {slow.itl_ms:.2f} ms, {fast.cls.partition(' ')[2]} "
-        f"{fast.itl_ms:.2f} ms, {pair.measured:.1f} times as fast\n"
-        f"   (predicted {pair.predicted:.1f}): {slow.model} on one {slow.card}, "
-        f"batch {slow.batch},\n   {slow.source}"
     )

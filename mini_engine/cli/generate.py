@@ -21,18 +21,16 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
 
 With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
 with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
-place. With TRITON_INTERPRET=1 the kernels do, in Triton's interpreter, one program at a time: a
-minute a token of the small checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT=1, which makes the
-programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares the warm-up.
-
-  python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
+place. With TRITON_INTERPRET=1 the kernels do, one program at a time: a minute a token of the small
+checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT=1, which makes the programs fewer and larger.
+Ask for few tokens then, and for --mode NONE, which spares the warm-up.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -41,10 +39,13 @@ from rich.text import Text
 from mini_engine.cli import options
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.sampling import SamplingParams
-from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim import generate as sim
 from mini_engine.step.cards import load_spec
 
+USELESS = {  # options that the other backend has a use for
+    "sim": ("quant", "kernels", "steps_per_replay"),
+    "cuda": ("spec", "host", "engine"),
+}
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
@@ -87,124 +88,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     given = {name: value for name, value in vars(args).items() if value is not None}
-    backend, other, useless = "sim", "cuda", ("quant", "kernels", "steps_per_replay")
-    if args.backend == "cuda":
-        backend, other, useless = "cuda", "sim", ("spec", "host", "engine")
-    for name in useless:
+    for name in USELESS[args.backend]:
         if name in given:
             option = "--plain" if given[name] == 0 else f"--{name.replace('_', '-')} {given[name]}"
-            raise ValueError(
-                f"{option} does nothing with --backend {backend}: take --backend {other}"
-            )
+            other = "sim" if args.backend == "cuda" else "cuda"
+            raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
     if drawn and "temperature" not in drawn:
         option = "--" + next(iter(drawn)).replace("_", "-")
         raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
     texts, notes = args.prompt or list(options.PROMPTS), list[str]()
+    if args.backend == "cuda":
+        try:
+            from mini_engine.cuda import generate as cuda
+        except ImportError as error:
+            raise ValueError(
+                f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
+            ) from None
+        tokenizer, about = cuda.open_tokenizer(args.model), {}
+        kernels: Any = 5 if args.kernels is None else args.kernels
+        steps = args.steps_per_replay or 1
+        write: Callable[..., Any] = partial(
+            cuda.generate, args.model, quant=args.quant, kernels=kernels, steps_per_replay=steps
+        )
+    else:
+        checkpoint = sim.open_checkpoint(args.model)
+        spec = load_spec(args.spec or options.CARD, args.host, args.engine)
+        tokenizer = checkpoint.tokenizer
+        about = {"model": checkpoint.config.name, **options.told(spec)}
+        write = partial(sim.generate, checkpoint, spec)
+    streamed, stream, before = len(texts) == 1 and not args.json, tokenizer.stream(), [texts[0]]
+
+    def on_token(_index: int, token: int) -> None:
+        """Prints the prompt with the first token, and then each token as it comes."""
+        print((before.pop() if before else "") + stream.push(token), end="", flush=True)
 
     def tell(note: str) -> None:
         """Prints a note, and keeps it for the result."""
         notes.append(note)
         console.print(note, soft_wrap=True, markup=False)
 
-    write = _in_torch if backend == "cuda" else _on_sim
-    done, about = write(
-        args,
+    done = write(
         texts,
-        console,
+        args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
         kv_dtype=args.kv_dtype,
         sampling=SamplingParams(**drawn),
+        on_token=on_token if streamed else None,
         tell=tell,
     )
-    return {
-        "streamed": _streams(args, texts),
-        "mode": done.mode,
-        "prompts": [
-            {
-                "prompt": prompt,
-                "text": text,
-                "tokens": list(completion.tokens),
-                "finish_reason": completion.finish_reason,
-            }
-            for prompt, text, completion in zip(texts, done.texts, done.completions, strict=True)
-        ],
-        "notes": notes,
-        **about,
-    }
-
-
-def _streams(args: argparse.Namespace, texts: list[str]) -> bool:
-    return len(texts) == 1 and not args.json
-
-
-@contextmanager
-def _printing(
-    args: argparse.Namespace, texts: list[str], tokenizer: Tokenizer
-) -> Iterator[Callable[[int, int], None] | None]:
-    """What prints a prompt with its first token, and then each token as it comes; None unless
-    it streams."""
-    if not _streams(args, texts):
-        yield None
-        return
-    text, before = tokenizer.stream(), [texts[0]]
-
-    def on_token(_index: int, token: int) -> None:
-        print((before.pop() if before else "") + text.push(token), end="", flush=True)
-
-    yield on_token
-    print(text.finish(), flush=True)
-
-
-def _on_sim(
-    args: argparse.Namespace, texts: list[str], console: Console, **asked: Any
-) -> tuple[Any, dict[str, Any]]:
-    """With `--backend sim`: what was written, and what is told of this backend alone."""
-    checkpoint = sim.open_checkpoint(args.model)
-    spec = load_spec(args.spec or options.CARD, args.host, args.engine)
-
-    with _printing(args, texts, checkpoint.tokenizer) as on_token:
-        done = sim.generate(checkpoint, spec, texts, args.mode, on_token=on_token, **asked)
-    return done, {
-        "model": checkpoint.config.name,
-        **options.told(spec),
-        "launches": done.counters.launches,
-        "kernels": done.counters.kernels,
-        "simulated_us": done.simulated_us,
-    }
-
-
-def _in_torch(
-    args: argparse.Namespace, texts: list[str], _console: Console, **asked: Any
-) -> tuple[Any, dict[str, Any]]:
-    """The same with `--backend cuda`."""
-    try:
-        from mini_engine.cuda.generate import generate, open_tokenizer
-    except ImportError as error:
-        raise ValueError(
-            f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
-        ) from None
-    with _printing(args, texts, open_tokenizer(args.model)) as on_token:
-        done = generate(
-            args.model,
-            texts,
-            args.mode,
-            quant=args.quant,
-            kernels=5 if args.kernels is None else args.kernels,
-            steps_per_replay=args.steps_per_replay or 1,
-            on_token=on_token,
-            **asked,
-        )
-    return done, {
-        "model": done.model,
-        "device": done.device,
-        "kernels_per_layer": done.kernels_per_layer,
-        "pdl": done.pdl,
-        "steps_per_replay": done.steps_per_replay,
-        "graphs": done.report.graphs,
-        "capture_us": done.report.time_us,
-    }
+    if streamed:
+        print(stream.finish(), flush=True)
+    ran = {name: value for name, value in vars(done).items() if name != "completions"}
+    prompts = [
+        {"prompt": prompt, "text": text, "tokens": one.tokens, "finish_reason": one.finish_reason}
+        for prompt, text, one in zip(texts, done.texts, done.completions, strict=True)
+    ]
+    graphs = done.report.graphs
+    return {**ran, **about, "streamed": streamed, "graphs": graphs, "prompts": prompts,
+            "notes": notes}  # fmt: skip
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -213,21 +156,19 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     what = f"{result['model']}, {result['mode']}: {tokens} tokens"
-    if result["quant"]:
-        what += f", weights in {result['quant']}"
-    if result["kv_dtype"] != "auto":
-        what += f", KV cache in {result['kv_dtype']}"
     if result["backend"] == "sim":
+        counters = result["counters"]
         what += (
-            f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
+            f", {counters.launches:,} launches for {counters.kernels:,} kernels, "
             f"{result['simulated_us'] / 1e3:.1f} ms, simulated, on {options.on(result)}"
         )
     else:
         layers = f"{result['kernels_per_layer']} kernels a layer" + ", PDL" * result["pdl"]
         what += (
             f" on {result['device']}, {layers if result['kernels_per_layer'] else 'plain layers'}, "
-            f"{result['graphs']} graphs captured"
+            f"{result['graphs']} graphs captured, {result['steps_per_replay']} steps a replay"
         )
-        if result["steps_per_replay"] > 1:
-            what += f", {result['steps_per_replay']} steps a replay"
+    for name in ("quant", "kv_dtype"):
+        if result[name] not in (None, "auto"):
+            what += f", {name} {result[name]}"
     console.print(f"[dim]{what}[/dim]", soft_wrap=True)

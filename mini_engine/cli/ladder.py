@@ -71,14 +71,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     query_len = 1 + args.spec_tokens
     sizes = default_capture_sizes(
-        args.max_num_seqs,
-        args.max_num_batched_tokens,
-        max_capture_size=args.max_capture_size,
-        capture_sizes=args.capture_sizes,
-        num_speculative_tokens=args.spec_tokens,
-        mode=args.mode,
-        performance_mode=args.performance_mode,
-    )
+        args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
+        max_capture_size=args.max_capture_size, capture_sizes=args.capture_sizes,
+        num_speculative_tokens=args.spec_tokens, performance_mode=args.performance_mode,
+    )  # fmt: skip
     options.name_dropped(args, args.capture_sizes, sizes, console)
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
     held = costs.of(sizes)
@@ -141,15 +137,15 @@ class Steps:
 
     steps_by_rows: dict[str, int]  # rows in a batch -> steps that had them
 
-    def __post_init__(self) -> None:
-        for rows, steps in self.steps_by_rows.items():
-            if not (rows.isdecimal() and 0 < int(rows[:13]) < 10**12 and 0 < steps < 10**12):
-                raise ValueError(f"steps_by_rows: {rows:.20}: {steps}, expected numbers above 0")
-
 
 def read_histogram(path: Path) -> dict[int, int]:
     """Rows in a batch -> steps that had them. Raises ValueError, naming the bad entry."""
     held = typed(Steps, read_object(path), str(path), more=True).steps_by_rows
+    for rows, steps in held.items():
+        if not rows.isdecimal() or steps < 1:
+            raise ValueError(
+                f"{path}: steps_by_rows: {rows:.20}: {steps}, expected numbers above 0"
+            )
     return {int(rows): steps for rows, steps in held.items()}
 
 

@@ -10,18 +10,15 @@ Traces come as CSV in the format of the Azure LLM inference traces
 lines (arrival_s, prompt_tokens, output_tokens), from a file or a pipe (--trace -). Without --trace
 a small synthetic one runs.
 
-The engine's own scheduler chooses every batch; steps are costed by the step-cost model for a card,
-a host and an engine (--spec, --host, --engine). Between two arrivals or endings the batch does not
-change, so all those steps are taken in one stride, in closed form: a trace of 200,000 steps takes
-about a second. The median ITL shows its interval: how far off steps launched in that way were, of
-sources that the fit had not seen. TTFT shows none, for no prompt of anybody else was held against
-the model.
+The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
+Between two arrivals or endings the batch does not change, so all those steps are taken in one
+stride, in closed form. The median ITL shows its interval: how far off steps launched in that way
+were, of sources that the fit had not seen.
 
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
 (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
-preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait
-for these copies, nothing overlaps. "cheaper" asks for each request whether computing again takes
-longer.
+preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait for
+these copies. "cheaper" asks for each request whether computing again takes longer.
 """
 
 from __future__ import annotations
@@ -40,10 +37,9 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
-from mini_engine.serving.ladder_cost import optimal_ladder_saving
+from mini_engine.serving.ladder_cost import optimal_ladder_saving, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
-from mini_engine.serving.sizing import size_server
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import StepModel
 from mini_engine.step.storage import stored_as
@@ -80,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sharing = args.prefix_caching or args.shared_prefix > 0
     if args.share is not None and not args.shared_prefix:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
-    share = 1.0 if args.share is None else args.share
+    share = (1.0 if args.share is None else args.share) if args.shared_prefix else 0.0
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = default_capture_sizes(
@@ -89,9 +85,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     options.name_dropped(args, args.ladder, sizes, console)
     server = size_server(
         shape, spec, args.mode, sizes,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
         stored=stored,
+        max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip
     with console.status("reading the trace"):
         trace = read_trace("/dev/stdin" if str(args.trace) == "-" else args.trace)
@@ -107,9 +102,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
     )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        requests = with_shared_prefix(
-            progress.track(trace, description="serving"), args.shared_prefix, share
-        )
+        read = progress.track(trace, description="serving")
+        requests = with_shared_prefix(read, args.shared_prefix, share)
         report = replay(requests, costs, limits, server.dispatcher, copies=copies)
     if not report.requests:
         raise ValueError(
@@ -121,8 +115,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
-        name = args.trace.name
-        caption = f"{plots.PREDICTED}: {name}: {shape.name} on one {spec.name}, {args.mode}"
+        about = f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}"
+        caption = f"{plots.PREDICTED}: {about}"
         plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
     by_rows, by_mode = Counter[int](), report.steps_by_mode
     for ran, (steps, _) in report.ran.items():
@@ -131,7 +125,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)
     wall_s = time.perf_counter() - began
     return {
-        "trace": str(args.trace),
         "shape": shape.name,
         **options.told(spec),
         "style": spec.ops,
@@ -139,13 +132,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "kv_dtype": stored.kv_dtype,
         "host_blocks": limits.host_blocks,
         "prefix_caching": sharing,
-        "share": share if args.shared_prefix else 0.0,
+        "share": share,
         **report.to_dict(),
         "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode),
         "steps_by_rows": dict(sorted(by_rows.items())),  # what `ladder --histogram` takes
-        "graphs": server.graph_costs.graphs,
-        "graph_memory_bytes": server.graph_costs.memory_bytes,
-        "capture_us": server.graph_costs.capture_us,
+        "graphs": server.graph_costs,
         "optimal_ladder": saving,
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
@@ -174,8 +165,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
         ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
         ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
-        ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
-        ("capturing them", ms("capture_us")),
+        ("graphs", f"{r['graphs'].graphs:,}, {r['graphs'].memory_bytes / 1e6:,.0f} MB"),
+        ("capturing them", f"{r['graphs'].capture_us / 1e3:,.2f} ms"),
     ]
     if r["itl_p50_interval"]:
         lines.insert(4, ("  p50, with its interval", options.ms(r["itl_p50_interval"])))

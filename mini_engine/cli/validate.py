@@ -5,23 +5,19 @@
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
-A predicted step has three factors: a card (its bytes, flops and gaps), the host that feeds it (what
-an op costs the CPU there) and the engine (how many kernels, and how much Python around them).
-`validate` puts every published decode step beside its prediction, and sums up each class of
-engines. `bias` is the median error with its sign. The column "left out" is the honest one: there
-each source is predicted by a fit that has not seen it. An interval is wide enough for 80% of such
-predictions. Steps with weights in few bits are in no fit: a table of their own says by how much the
-model is too fast, since it takes the widening of small numbers for free.
+Every published decode step stands beside its prediction, and each class of engines is summed up.
+`bias` is the median error with its sign. The column "left out" is the honest one: there each source
+is predicted by a fit that has not seen it. An interval is wide enough for 80% of such predictions.
+Steps with weights in few bits are in no fit: a table of their own says by how much the model is too
+fast, since it takes the widening of small numbers for free.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. A point
-with a card, a model or an engine that is not known is named in a line of its own, and the rest goes
-on. A host that nobody has measured is taken for the one that the engine usually runs on, and the
-row says so. --host-from finds the speed of such a host from one eager point of the file, which is
-then no longer judged itself.
+with a card, a model or an engine that is not known is named in a line of its own. A host that
+nobody has measured is taken for the one that the engine usually runs on; --host-from finds its
+speed from one eager point of the file, which is then no longer judged itself.
 
 --fit finds the figures that nobody publishes from the shipped points alone, fits again with each
-source left out, and writes what it found, with intervals, into cards/, hosts/ and engines/. It
-takes minutes.
+source left out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ from rich.console import Console
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
-from mini_engine.validate.fit import fit_points, hosts_to_fit, keep, left_out, parameters, read_kept
+from mini_engine.validate import fit
 from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
 from mini_engine.validate.validate import Row, by_class, host_from, pairs, rows_of, summary
 
@@ -59,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
         _fit(console)
-    sheets, kept = Sheets.shipped(), read_kept()
+    sheets, kept = Sheets.shipped(), fit.read_kept()
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
     for word in args.host_from.split(",") if args.host_from else ():
@@ -96,14 +92,14 @@ def _fit(console: Console) -> None:
     """Fits the figures to the shipped points, each source also left out, and writes them."""
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
-    sheets = hosts_to_fit(points, sheets)
+    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
+    of = len({point.source for point in points})
     with console.status("fitting") as status:
-        fit, done = fit_points(points, sheets, parameters(sheets)), count(1)
-        of = len({point.source for point in points})
-        without = left_out(
-            points, fit, lambda: status.update(f"fitting without source {next(done)} of {of}")
+        found = fit.fit_points(points, sheets, fit.parameters(sheets))
+        without = fit.left_out(
+            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
         )
-    keep(fit, points, without)
+    fit.keep(found, points, without)
 
 
 def show(result: dict[str, Any], console: Console) -> None:

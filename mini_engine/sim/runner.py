@@ -77,10 +77,7 @@ class SimRunner:
         Raises ValueError for limits with `host_blocks`: only the CUDA wing copies K and V out.
         """
         if limits.host_blocks:
-            raise ValueError(
-                f"host_blocks {limits.host_blocks}: the simulated GPU swaps nothing out; "
-                "preempt by 'recompute', or run on the CUDA wing"
-            )
+            raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
         scales = measured_scales(device.spec, config, weights) if kv_dtype == "fp8" else ()

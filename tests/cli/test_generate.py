@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -29,10 +28,6 @@ def shipped_copy(folder: Path, **changes: Any) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
-
-
-def stdin_of(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "ascii"))
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -75,9 +70,6 @@ def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
     json_of(capsys, *SHORT)
     json_of(capsys, "generate", "--max-new-tokens", "40", "--prompt", "a", "--prompt", "b")
     assert seen == [2, 1 + 3 + 3]
-
-
-# -- prompts -------------------------------------------------------------------------------------
 
 
 # -- folders -------------------------------------------------------------------------------------

@@ -122,6 +122,4 @@ def test_a_missing_file_and_a_bad_point_get_one_line(
 ) -> None:
     assert "nowhere.json" in refused(capsys, "validate", "--points", str(tmp_path / "nowhere.json"))
     file = file_of(tmp_path, [{**POINT, "itl_ms": 0}])
-    assert "point 1 (known): itl_ms is 0, expected a number above 1e-06" in refused(
-        capsys, "validate", "--points", file
-    )
+    assert "point 1: itl_ms is 0" in refused(capsys, "validate", "--points", file)

@@ -19,9 +19,9 @@ from collections.abc import Iterable
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
+from mini_engine.serving.ladder_cost import size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
-from mini_engine.serving.sizing import size_server
 from mini_engine.step.cards import load_spec
 from mini_engine.step.run import StepModel
 

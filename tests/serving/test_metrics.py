@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.serving.metrics import _EDGES, GROWTH, LogHistogram, percentile
+from mini_engine.serving.report import _EDGES, GROWTH, LogHistogram, percentile
 
 latencies = st.floats(1e-2, 1e9)
 half_bin = (GROWTH**0.5 - 1) * (1 + 1e-9)  # a percentile is a bin's middle

@@ -12,9 +12,8 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.model.config import named_shape
-from mini_engine.serving.metrics import percentile
 from mini_engine.serving.replay import prompt_ids, replay
-from mini_engine.serving.report import Served, ServeReport
+from mini_engine.serving.report import Served, ServeReport, percentile
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec

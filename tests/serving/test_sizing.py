@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.serving.sizing import size_server
+from mini_engine.serving.ladder_cost import size_server
 from mini_engine.step.capacity import (
     activation_bytes,
     kv_bytes_per_token,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mini_engine.serving.metrics import LogHistogram
 from mini_engine.serving.replay import Ramp, begun_before, ramps_of
+from mini_engine.serving.report import LogHistogram
 from mini_engine.step.run import Line
 
 lines = st.lists(

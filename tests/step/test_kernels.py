@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.kernels import STYLES, StepShape, step_ops, step_parts
+from mini_engine.step.kernels import STYLES, OpCost, StepShape, step_ops, step_parts
 
 QWEN = named_shape("qwen3-0.6b")
 ONE = StepShape.decode(1, 1024)
@@ -160,33 +160,13 @@ ATEN = {
     "mean": {"mean"},
     "sdpa": {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"},
 }
-NO_KERNEL = {"_unsafe_view"}  # a view, though its schema does not say so
 
 
-def dispatched(family: str, config: ModelConfig, batch: int, past: int) -> list[tuple[str, int]]:
+def dispatched(family: str, config: ModelConfig, batch: int, past: int) -> list[OpCost]:
     """One greedy decode step of transformers on the CPU: each op that is no view, and its bytes."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Record(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ops: list[tuple[str, int]] = []
-
-        def __torch_dispatch__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            out = op(*args, **(kwargs or {}))
-            aliases = [r.alias_info for r in op._schema.returns]
-            is_view = any(a is not None and not a.is_write for a in aliases)
-            name = op._schema.name.split("::")[1]
-            if not is_view and name not in NO_KERNEL:
-                flat = [x for a in args for x in (a if isinstance(a, list | tuple) else [a])]
-                outs = list(out) if isinstance(out, list | tuple) else [out]
-                tensors = [x for x in [*flat, *outs] if isinstance(x, torch.Tensor)]
-                self.ops.append((name, sum(x.numel() * x.element_size() for x in tensors)))
-            return out
+    from mini_engine.bench.op_record import OpRecorder
 
     known = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[family]
     shape = {
@@ -208,7 +188,7 @@ def dispatched(family: str, config: ModelConfig, batch: int, past: int) -> list[
     ids = torch.randint(0, config.vocab_size, (batch, past + 1))
     with torch.no_grad():
         cache = model(ids[:, :-1], use_cache=True).past_key_values
-        with Record() as record:
+        with OpRecorder() as record:
             out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
             out.logits[:, -1].argmax(-1)
     return record.ops
@@ -232,7 +212,7 @@ def test_transformers_launches_the_ops_of_hf56_in_this_order(family: str, a_laye
     if not (5, 17) <= version < (6, 0):
         pytest.skip(f"hf56 speaks for transformers 5.17 to 5.x, here is {transformers.__version__}")
     config = tiny(family)
-    seen = [name for name, _ in dispatched(family, config, batch=1, past=7)]
+    seen = [op.name for op in dispatched(family, config, batch=1, past=7)]
     ours = [op.name.split(".")[1] for op in step_ops(config, StepShape.decode(1, 8), "hf56")]
     for name, mine in zip(seen, ours, strict=True):
         assert name in ATEN.get(mine, {mine})
@@ -245,12 +225,12 @@ def test_the_bytes_of_hf56_are_those_of_the_tensors_of_transformers() -> None:
     seen = dispatched("qwen3", config, batch, past)
     ours = step_ops(config, StepShape.decode(batch, past + 1), "hf56")
     compared = 0
-    for (name, moved), op in zip(seen, ours, strict=True):
+    for theirs, op in zip(seen, ours, strict=True):
         place = op.name.split(".")[0]
-        tables = place in ("embed", "rotary") or (place.startswith("rope") and name == "mul")
-        if tables or name in ("argmax", "_scaled_dot_product_flash_attention_for_cpu"):
+        tables = place in ("embed", "rotary") or (place.startswith("rope") and theirs.name == "mul")
+        if tables or theirs.name in ("argmax", "_scaled_dot_product_flash_attention_for_cpu"):
             continue  # argmax writes an index, and sdpa its log-sum-exp: index arrays are left out
         # rotate_half negates one half: its input is a view of that half.
-        assert op.bytes == moved, op.name
+        assert op.bytes == theirs.bytes, op.name
         compared += 1
     assert compared >= 56
