@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES
-from mini_engine.step.cards import FIGURES, FOLDERS, load_sheet, load_spec, names
-from mini_engine.validate.fit import misses, read_kept, rounded
+from mini_engine.step.cards import load_sheet, load_spec, names
+from mini_engine.validate.fit import misses, read_kept
 from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 from mini_engine.validate.validate import (
     Row,
@@ -67,11 +67,6 @@ def test_a_summary_counts_points_sources_and_errors() -> None:
     assert one.left_out_median is None
     with pytest.raises(ValueError, match="none: no points to sum up"):
         summary("none", [])
-
-
-def test_every_class_has_its_summary() -> None:
-    rows = [row(0.1), row(0.2, cls="SGLang eager"), row(0.3)]
-    assert [(s.name, s.points) for s in by_class(rows)] == [("SGLang eager", 1), ("vLLM eager", 2)]
 
 
 # ---- pairs
@@ -139,23 +134,6 @@ def test_the_files_hold_what_the_last_fit_found() -> None:
             assert f"90% interval {one['low']} to {one['high']}" in figure.source, where
 
 
-def test_a_figure_with_an_interval_of_the_fit_is_one_of_its_parameters() -> None:
-    fitted = {(where, one["figure"]) for one in KEPT["parameters"] for where in one["files"]}
-    for kind in FOLDERS:
-        for name in names(kind):
-            sheet = load_sheet(kind, name)
-            for figure in FIGURES[kind]:
-                if "90% interval" in sheet.figures[figure].source:
-                    assert (f"{kind} {name}", figure) in fitted
-
-
-def test_every_value_lies_in_its_interval_and_says_where_its_prior_is_from() -> None:
-    for one in KEPT["parameters"]:
-        assert one["low"] <= one["value"] <= one["high"], one["name"]
-        assert one["prior_from"]
-        assert 0 <= one["told_by_data"] <= 1
-
-
 def test_the_widths_of_the_intervals_are_what_left_out_sources_were_missed_by() -> None:
     widths = misses(POINTS, SHEETS, KEPT["left_out_ms"])
     for name in names("engine"):
@@ -176,10 +154,6 @@ def test_of_left_out_points_as_many_lie_in_the_interval_as_it_says() -> None:
 
 def test_every_point_has_a_prediction_by_a_fit_without_its_source() -> None:
     assert set(KEPT["left_out_ms"]) == {point.id for point in POINTS}
-
-
-def test_rounded_keeps_four_digits() -> None:
-    assert (rounded(1234.56), rounded(0.00123456)) == (1235, 0.001235)
 
 
 # ---- how good it is: `validate` prints the same. Points that their own source calls unsure ("low")
