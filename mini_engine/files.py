@@ -177,12 +177,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         beside.write_bytes(data)
         if beside is not target:
             os.replace(beside, target)
-    except BaseException as error:
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+    finally:
         if beside is not target:
             beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise type(error)(error.errno, error.strerror, str(path)) from None
-        raise
 
 
 def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
@@ -201,15 +200,7 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
 def check_folder(path: Path) -> Path:
     """The path, if it is a folder that files can be written into, or if one can be made there.
     Raises ValueError, and makes nothing."""
-    from tempfile import TemporaryFile
-
-    near = path
-    while not near.exists() and near != near.parent:
-        near = near.parent
-    if not near.is_dir():
-        raise ValueError(f"{path}: {near} is a file, expected a folder")
-    try:
-        with TemporaryFile(dir=near):
-            return path
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written to ({error.strerror})") from None
+    near = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise ValueError(f"{path}: {near} is no folder that can be written into")
+    return path

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +71,20 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts, checkpoint = args.prompt or list(options.PROMPTS), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
-    transformers, own = (
-        load_spec(args.spec, args.host or spec.host, name) for name in ("transformers", OURS)
-    )
+    host = args.host or spec.host
+    transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
+    specs = {HF_EAGER: transformers, **dict.fromkeys(DRAWN, spec), OURS: own}
     with console.status("writing") as status:
         written = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
         check_agreement(texts, written)
         status.update(f"predicting {shape.name}")
         steps = {
-            mode: predict(
-                shape, transformers if mode == HF_EAGER else spec, mode,
-                batch=args.batch, context=CONTEXT,
-            )
+            mode: predict(shape, specs[mode], mode, batch=args.batch, context=CONTEXT)
             for mode in (HF_EAGER, *DRAWN)
-        }  # fmt: skip
-        rows = [_row(mode, steps[mode], spec, steps["NONE"]) for mode in DRAWN]
+        }
         ops = step_ops(shape, StepShape.decode(args.batch, CONTEXT), own.ops)
-        own_row = _row(OURS, step_time(ops, own, "full", args.batch), own)
+        every: dict[str, Prediction | StepTime] = {**steps}
+        every[OURS] = step_time(ops, own, "full", args.batch)
         status.update("drawing")
         draw(args.out, shape, spec, args.batch, steps)
     return {
@@ -98,15 +96,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "shape": shape.name,
         **options.told(spec),
         "ops": spec.ops,
-        "predictions": [_row(HF_EAGER, steps[HF_EAGER], transformers), *rows, own_row],
+        "predictions": [_row(mode, every[mode], specs[mode], steps["NONE"]) for mode in every],
         "measured": nearest_pair(shape, spec, args.batch),
     }
 
 
 def _row(
-    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction | None = None
+    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction
 ) -> dict[str, Any]:
-    """A predicted step; with `eager`, also what its graphs cost, if it has some."""
+    """A predicted step, and what capturing its graphs costs, where the device captured some."""
     work = step if isinstance(step, StepTime) else step.work
     group = {HF_EAGER: "NONE", OURS: "FULL"}.get(mode, mode)
     row = {
@@ -119,7 +117,7 @@ def _row(
         "gpu_utilisation": step.utilisation,
         **options.interval(spec, step.itl_us, group),
     }
-    if eager and isinstance(step, Prediction) and step.capture.graphs:
+    if isinstance(step, Prediction) and step.capture.graphs:
         after = step.break_even(eager)
         row |= {
             "graphs": step.capture.graphs,
@@ -166,9 +164,7 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    def say(text: str = "") -> None:
-        console.print(text, soft_wrap=True)
-
+    say = partial(console.print, soft_wrap=True)
     say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
     for prompt, text in zip(result["prompts"], result["texts"], strict=True):
         text = " ".join(("x" + text).split())[1:]  # a space in front stays
@@ -198,9 +194,11 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"   (predicted {result['measured'].predicted:.1f}): {slow.model} on one {slow.card}, "
             f"batch {slow.batch},\n   {slow.source}"
         )
-    say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
-    say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
-    say("   it pays for itself after that many steps.")
+    say(
+        f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others\n"
+        "   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;\n"
+        "   it pays for itself after that many steps."
+    )
     if result["ops"] != "fused9":
         say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")

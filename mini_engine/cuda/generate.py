@@ -236,8 +236,8 @@ def limits_that_fit(
     kv_dtype: str = "auto",
     quant: str | None = None,
 ) -> SchedulerLimits:
-    """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
-    than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
+    """`limits` with as many KV blocks as fit beside the weights; a line where that is fewer than
+    asked for. Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
     quant = "int4" if config.quantization else quant
     if reason := no_room(config, backend, stored, quant=quant):

@@ -55,11 +55,6 @@ class SchedulerLimits:
             raise ValueError(
                 f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
             )
-        if self.host_blocks < 0 or (self.host_blocks > 0) != (self.preemption != "recompute"):
-            raise ValueError(
-                f"preemption {self.preemption!r} with {self.host_blocks} host_blocks: give host "
-                "blocks to 'swap' and 'cheaper', and none to 'recompute'"
-            )
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -46,11 +46,6 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 2 or block_size < 1:
-            raise ValueError(
-                f"num_blocks {num_blocks}, block_size {block_size}: a pool needs the null block, "
-                "at least one block more, and blocks of at least one token"
-            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._free = usable_blocks(num_blocks)

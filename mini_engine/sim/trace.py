@@ -1,6 +1,7 @@
 """Timeline events, and the trace file that Perfetto and chrome://tracing open.
 
-In: what the CPU and the GPU did, as `TraceEvent`s. Out: Chrome trace JSON, written and read.
+In: what the CPU and the GPU did, as `TraceEvent`s. Out: Chrome trace JSON. `recorded.py` reads
+what a profiler wrote.
 
 Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts` and `dur` in µs,
 and metadata events `ph: "M"` that name processes and threads.
@@ -12,13 +13,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mini_engine.files import read_object, typed, write_whole
+from mini_engine.files import write_whole
 
 CPU, GPU = "CPU", "GPU"
 LANES = (CPU, GPU)  # the order in which they are drawn
-MAX_BYTES = 256 * 2**20  # of a file that is read; a step of a profiler is some megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +33,6 @@ class TraceEvent:
     @property
     def end_us(self) -> float:
         return self.start_us + self.duration_us
-
-
-@dataclass(frozen=True)
-class _Box:
-    """A complete event of a trace file."""
-
-    pid: int | str
-    tid: int | str
-    name: str
-    ts: float
-    dur: float
-    cat: str = ""
-
-
-@dataclass(frozen=True)
-class _Label:
-    """A metadata event, which gives a process or a thread its name."""
-
-    pid: int | str
-    args: dict[str, Any]
-    tid: int | str = 0
 
 
 def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> None:
@@ -73,39 +51,6 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
             for event in events
         ]  # fmt: skip
     write_whole(path, json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
-
-
-def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
-    """The timelines of a trace file, by process name.
-
-    Raises ValueError, naming the file, the event and the field, if it is no such trace.
-    """
-    rows = read_object(path, MAX_BYTES).get("traceEvents")
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: no list under 'traceEvents': is this a Chrome trace?")
-    processes: dict[object, str] = {}
-    lanes: dict[object, str] = {}
-    boxes: list[_Box] = []
-    for index, row in enumerate(rows):
-        where = f"{path}: event {index}"
-        kind = (row.get("ph"), row.get("name")) if isinstance(row, dict) else None
-        if kind is None or kind[0] == "X":
-            boxes.append(typed(_Box, row, where, more=True))
-        elif kind in (("M", "process_name"), ("M", "thread_name")):
-            label = typed(_Label, row, where, more=True)
-            name = str(label.args.get("name"))
-            if row["name"] == "thread_name":
-                lanes[label.pid, label.tid] = name
-                continue
-            others = [process for pid, process in processes.items() if pid != label.pid]
-            processes[label.pid] = f"{name} #{label.pid}" if name in others else name
-    timelines: dict[str, list[TraceEvent]] = {name: [] for name in processes.values()}
-    for box in boxes:
-        process = processes.get(box.pid, str(box.pid))
-        lane = lanes.get((box.pid, box.tid), str(box.tid))
-        event = TraceEvent(lane, box.name, box.ts, box.dur, box.cat)
-        timelines.setdefault(process, []).append(event)
-    return timelines
 
 
 def busy_us(events: Iterable[TraceEvent], lane: str) -> float:

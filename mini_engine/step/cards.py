@@ -146,7 +146,10 @@ def read_sheet(kind: str, path: Path) -> Sheet:
             raise ValueError(f"{where} is {value:g}, expected a whole number")
         found[name] = replace(figure, value=int(value) if whole else value)
     words = vars(typed(WORDS[kind], data, str(path)))
-    return Sheet(words["name"], found, words)
+    name = words["name"]
+    if not name.strip() or not name.isprintable():  # it may come to a terminal
+        raise ValueError(f"{path}: name is {name!r:.60}, expected letters that print")
+    return Sheet(name, found, words)
 
 
 @dataclass(frozen=True)

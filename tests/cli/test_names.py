@@ -54,13 +54,11 @@ def test_a_card_may_have_any_printable_name(
         assert name in "".join(out.split("\n"))
 
 
-@pytest.mark.parametrize("process", ["[/bold]", "", " (x)", "(a) (b)"])
-def test_a_process_of_a_trace_may_have_any_name(
-    process: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jb", "a\nb", "\ud800"])
+def test_a_name_that_cannot_be_printed_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": process}}
-    event = {"ph": "X", "pid": 1, "tid": 1, "name": "k", "ts": 0, "dur": 1}
-    Path("[").mkdir()
-    Path("[/t].json").write_text(json.dumps({"traceEvents": [named, event]}))
-    assert main(["trace", "--read", "[/t].json"]) == 0
-    assert "[/t].json" in capsys.readouterr().out
+    card = json.loads((FOLDERS["card"] / "h200.json").read_text(encoding="utf-8"))
+    Path("card.json").write_text(json.dumps({**card, "name": name}))
+    assert main(["crossover", "--spec", "card.json"]) == 2
+    assert "card.json: name is" in capsys.readouterr().err

@@ -82,9 +82,9 @@ REFUSED = [
     ("trace --shape qwen3-8b --spec rtx4070", "rtx4070"),
     ("trace -o step.svg", "step.svg"),
     ("trace --host list.json -o list.json", "list.json"),
-    ("trace --read none.json -o out.json", "out.json"),
-    ("trace --read none.json", "none.json"),
-    ("trace --read latin1.txt", "latin1.txt"),
+    ("trace --recorded none.json", "none.json"),
+    ("trace --recorded list.json", "list.json"),
+    ("trace --recorded sglang", "sglang"),
     ("validate --points deep.json", "deep.json"),
     ("validate --points nowhere.json", "nowhere.json"),
 ]

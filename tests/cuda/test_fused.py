@@ -27,9 +27,9 @@ from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
-from tests.support.torch_helpers import DEVICES, FAMILIES  # noqa: E402
+from tests.support.torch_helpers import DEVICES, FAMILIES, inference  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 PER_LAYER: list[Literal[9, 5]] = [9, 5]
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 

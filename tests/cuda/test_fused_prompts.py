@@ -27,9 +27,9 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
-from tests.support.torch_helpers import DEVICES, batch_of  # noqa: E402
+from tests.support.torch_helpers import DEVICES, batch_of, inference  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 # float32 on both sides, other orders of summation over four layers; trained logits reach 20
 TOLERANCE = 1e-3

@@ -37,9 +37,9 @@ from mini_engine.sim.generate import open_checkpoint  # noqa: E402
 from mini_engine.sim.weights import load_weights as sim_weights  # noqa: E402
 from mini_engine.step.cards import load_spec  # noqa: E402
 from tests.cuda.test_fused import random_step, weights_of  # noqa: E402
-from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, step, tiny_weights  # noqa: E402
+from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, inference, step, tiny_weights  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 CPU = torch.device("cpu")
 PROMPTS = ["Return the", "Raises an exception if", "This class"]

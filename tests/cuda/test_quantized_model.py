@@ -21,9 +21,9 @@ from mini_engine.cuda.weights import MATRICES, Weights, load_weights, loaded_byt
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
-from tests.support.torch_helpers import DEVICES  # noqa: E402
+from tests.support.torch_helpers import DEVICES, inference  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 TINY = ModelConfig.from_folder(SHIPPED)
 QUANTS = ("int8", "int4")

@@ -36,9 +36,17 @@ from mini_engine.engine.batch import (  # noqa: E402
 )
 from mini_engine.engine.engine import Engine  # noqa: E402
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
-from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
+from tests.support.torch_helpers import (  # noqa: E402
+    DEVICES,
+    NO_GPU,
+    SLOW_DEVICES,
+    TINY,
+    TOLERANCE,
+    inference,
+    memory_limit,
+)
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 ONE_LAYER = replace(TINY, num_layers=1, head_dim=32)  # the least that all kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for

@@ -32,9 +32,9 @@ from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.sampling import GREEDY, SamplingParams  # noqa: E402
 from mini_engine.engine.swap import SwappingScheduler  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
-from tests.support.torch_helpers import DEVICES, TINY  # noqa: E402
+from tests.support.torch_helpers import DEVICES, TINY, inference  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 CONFIG = replace(TINY, num_layers=1, head_dim=32)  # which the fused attention asks for
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 ROOMY = SchedulerLimits(

@@ -18,9 +18,9 @@ from mini_engine.cuda.swap import HostBlocks  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
-from tests.support.torch_helpers import DEVICES, TINY, tiny_weights, torch_model  # noqa: E402
+from tests.support.torch_helpers import DEVICES, TINY, inference, tiny_weights, torch_model  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 TIGHT = SchedulerLimits(4, 12, 14, 2, 32, preemption="swap", host_blocks=40)
 REQUESTS = [Request(str(i), (i + 1, 5, 9, i), 9) for i in range(5)]

@@ -45,12 +45,6 @@ def test_double_and_foreign_free_are_refused() -> None:
     assert pool.num_free == 3
 
 
-@pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 4), (0, 4), (4, 0), (-1, -1)])
-def test_a_pool_without_room_is_refused(num_blocks: int, block_size: int) -> None:
-    with pytest.raises(ValueError, match=f"num_blocks {num_blocks}, block_size {block_size}"):
-        BlockPool(num_blocks, block_size)
-
-
 @given(num_blocks=st.integers(2, 20), block_size=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
 def test_every_block_has_one_owner_whatever_is_asked(
     num_blocks: int, block_size: int, seed: int

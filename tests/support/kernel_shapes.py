@@ -118,10 +118,11 @@ def products(c: ModelConfig, *, dot: bool = True) -> list[Case]:
             shape, warps = product_shape(plan, dot)
             shape |= {"M": tokens, "N": rows, "K": width}
             flags = {"NORM": normed, "BIAS": False, "ADD": not normed, "bias": None}
+            flags |= {"GATED": False} if dot else {}
             made.append(
                 case(
                     f"{name}_m{tokens}",
-                    gemv_dot.dot_linear_kernel if dot else gemv.linear_kernel,
+                    gemv_dot.dot_product_kernel if dot else gemv.linear_kernel,
                     warps,
                     shape | flags | ({} if normed else {"norm_weight": None}),
                     programs=plan.num_programs(rows) if name == "o_add" and tokens == 1 else 0,
@@ -130,10 +131,12 @@ def products(c: ModelConfig, *, dot: bool = True) -> list[Case]:
             )
         plan = gemv_plan(inner, hidden, pairs=True)
         shape, warps = product_shape(plan, dot)
+        flags = {"GATED": True, "NORM": True, "BIAS": False, "ADD": False, "bias": None}
+        shape |= flags if dot else {}
         made.append(
             case(
                 f"norm_gate_up_m{tokens}",
-                gemv_dot.dot_gate_up_kernel if dot else gemv.gate_up_kernel,
+                gemv_dot.dot_product_kernel if dot else gemv.gate_up_kernel,
                 warps,
                 shape | {"M": tokens, "N": inner, "K": hidden},
                 prefetched=2 * plan.rows * hidden * c.dtype_bytes,

@@ -46,6 +46,13 @@ LIMITS = SchedulerLimits(
 MAX_BLOCKS = 8
 
 
+@pytest.fixture
+def inference() -> Iterator[None]:
+    """As the engine runs: without autograd. `usefixtures(inference.__name__)` in a file's marks."""
+    with torch.inference_mode():
+        yield
+
+
 def random_folder(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
     """A folder with random float32 weights under Hugging Face's names."""
     return write(folder, random_tensors(config, seed))

@@ -1,8 +1,7 @@
 """One way to capture and replay on any device: real CUDA graphs, or emulated ones.
 
-In: a device. Out: a `GraphBackend`, which holds what an engine needs of `torch.cuda` around a
-capture, and nothing else. On "cuda" its functions are those of `torch.cuda`, on "cpu" those of the
-emulator; code that is given a backend runs on either without an `if`.
+In: a device. Out: a `GraphBackend`. On "cuda" its functions are those of `torch.cuda`, on "cpu"
+those of the emulator; code that is given a backend runs on either without an `if`.
 
     graphs = graphs_for("cpu")
     g = graphs.CUDAGraph()
@@ -11,9 +10,8 @@ emulator; code that is given a backend runs on either without an `if`.
     g.replay()
 
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
-graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). The pool can be used again
-afterwards, as it can after any exception that was not CUDA's. A capture that CUDA itself
-invalidated has spoiled its pool for good: take a new handle.
+graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After either the pool can
+be used again. A capture that CUDA itself invalidated has spoiled its pool: take a new handle.
 """
 
 from __future__ import annotations
@@ -89,10 +87,7 @@ def graphs_for(device: torch.device | str) -> GraphBackend:
     if device.type != "cuda":
         raise ValueError(f"no graphs on {device}: expected cuda, or cpu for emulated ones")
     if reason := why_no_gpu():
-        advice = (
-            "use cpu" if torch.version.cuda else "use cpu, or a PyTorch that is built with CUDA"
-        )
-        raise ValueError(f"no graphs on {device}: {reason}; {advice}")
+        raise ValueError(f"no graphs on {device}: {reason}; use cpu")
     if device.index not in (None, torch.cuda.current_device()):
         raise ValueError(f"{device} is not current: call torch.cuda.set_device({device.index})")
     return _backend_of(device, torch.cuda)

@@ -11,12 +11,10 @@ What happens to an op, in this order:
 * anything else is recorded and **not run**. The `meta` device tells which shapes come out; the
   results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
 
-A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other.
-
-What a CPU cannot show: all tensors are on one device. Those of `host.py` stand for the host's, and
-ops on them alone run at once; from an ordinary one `.to("cpu")` and `copy_` pass, which a GPU
-refuses (`.cpu()` is refused here, too). And the body of a custom op runs at each replay, not once
-while capturing: nobody notices if it does what a capture forbids.
+A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other; its
+body runs at each replay, so nobody notices if it does what a capture forbids. All tensors are on
+one device: those of `host.py` stand for the host's, and ops on them alone run at once; from an
+ordinary one `.to("cpu")` and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ two barriers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -234,28 +233,26 @@ def gate_up_kernel(
 
 def launch_linear(
     out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
-    eps: float, add: bool, pdl: bool, plan: GemvPlan, kernel: Any = linear_kernel,
-    **constants: int,
+    eps: float, add: bool, pdl: bool, plan: GemvPlan,
 ) -> None:  # fmt: skip
-    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS. `kernel`: this
-    or that of gemv_dot.py, which needs one more of the constants."""
+    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
     num_rows, width = weight.shape
-    kernel[(plan.num_programs(num_rows),)](
+    linear_kernel[(plan.num_programs(num_rows),)](
         out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, **constants,
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
         num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 
 def launch_gate_up(
     out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool,
-    plan: GemvPlan, kernel: Any = gate_up_kernel, **constants: int,
+    plan: GemvPlan,
 ) -> None:  # fmt: skip
     """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    kernel[(plan.num_programs(num_pairs),)](
+    gate_up_kernel[(plan.num_programs(num_pairs),)](
         out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, **constants,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
         num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Products of 1 to 4 tokens in bf16: gemv.py's kernels on the tensor cores, with no weight moved.
 
-    dot_linear_kernel:   out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
-    dot_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
+    out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
+    out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
 In, out: as gemv.py, whose plans and rules about the wait hold here too. What gemv.py's kernels do
 for every number of the weight, widen it and multiply it in a register, is what they still have to
@@ -43,7 +43,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, load_vector
-from mini_engine.cuda.kernels.launch import pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
 
 SEGMENTS = tl.constexpr(8)
 DOT_COLUMNS = 256  # of a chunk, for each warp
@@ -205,23 +205,27 @@ def dot_product(
         return fold(tl.sum(places, axis=1), ROWS)
 
 
-# ---------------------------------------------------------------- the kernels
+# ---------------------------------------------------------------- the kernel
 
 
 @triton.jit
-def dot_linear_kernel(
+def dot_product_kernel(
     out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """`linear_kernel` of gemv.py; SLICES: warps, which share a chunk."""
+    """`linear_kernel` of gemv.py, or with GATED its `gate_up_kernel`: N rows of either half of the
+    weight. SLICES: warps, which share a chunk."""
+    halves: tl.constexpr = 2 if GATED else 1
     pdl_release(PDL)
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
     real = row < N
     # What no kernel writes, in flight and then in registers while the kernel before ends. The rows
-    # are never copied: they are the tensor cores' operand as they lie.
-    rows = dot_rows(weight, first, N, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
+    # are never copied: they are the tensor cores' operand as they lie. Of two halves they are gate,
+    # up, gate, up, ..., so that a pair is in one program and one product serves both.
+    rows = dot_rows(weight, first, N, K, halves, halves * ROWS, CHUNK, CHUNKS, SLICES)
     gains = load_vector(norm_weight, K, CHUNK, CHUNKS) if NORM else ()
     offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
     pdl_wait(PDL)
@@ -232,27 +236,22 @@ def dot_linear_kernel(
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
         raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
-        result = dot_product(rows, raw, gains, eps, K, ROWS, CHUNK, CHUNKS, SLICES, NORM)
+        result = dot_product(rows, raw, gains, eps, K, halves * ROWS, CHUNK, CHUNKS, SLICES, NORM)
+        if GATED:
+            gate, up = tl.split(tl.reshape(result, (ROWS, 2)))
+            result = silu(gate) * up
         tl.store(at, (result + offset + before).to(out.dtype.element_ty), mask=real)
 
 
-@triton.jit
-def dot_gate_up_kernel(
-    out, x, norm_weight, weight, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """`gate_up_kernel` of gemv.py: gate, up, gate, up, ... in the tile, so that a pair is in one
-    program and one product serves both."""
-    pdl_release(PDL)
-    first = tl.program_id(0) * ROWS
-    rows = dot_rows(weight, first, N, K, 2, 2 * ROWS, CHUNK, CHUNKS, SLICES)
-    gains = load_vector(norm_weight, K, CHUNK, CHUNKS)
-    pdl_wait(PDL)
-    for m in tl.static_range(M):
-        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
-        both = dot_product(rows, raw, gains, eps, K, 2 * ROWS, CHUNK, CHUNKS, SLICES, True)
-        gate, up = tl.split(tl.reshape(both, (ROWS, 2)))
-        pair = first + tl.arange(0, ROWS)
-        result = (silu(gate) * up).to(out.dtype.element_ty)
-        tl.store(out + m * N + pair, result, mask=pair < N)
+def launch_dot(
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
+    eps: float, add: bool, gated: bool, pdl: bool, plan: GemvPlan,
+) -> None:  # fmt: skip
+    """As `launch_linear` of gemv.py, or gated as `launch_gate_up`; `plan`: of `dot_plan`."""
+    rows, width = len(weight) // (2 if gated else 1), weight.shape[1]
+    dot_product_kernel[(plan.num_programs(rows),)](
+        out, x, norm_weight, weight, bias, eps, M=len(x), N=rows, K=width, ROWS=plan.rows,
+        CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps, GATED=gated,
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, num_warps=plan.warps,
+        **launch_options(pdl, x.device),
+    )  # fmt: skip

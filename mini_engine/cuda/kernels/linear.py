@@ -30,15 +30,8 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gemv import (
-    MAX_GEMV_TOKENS,
-    gate_up_kernel,
-    gemv_plan,
-    launch_gate_up,
-    launch_linear,
-    linear_kernel,
-)
-from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
+from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot
 from mini_engine.cuda.kernels.gemv_quantized import (
     launch_dequantize,
     launch_quantized,
@@ -129,17 +122,13 @@ def product(
             launch_quantized(its_out, some, norm_weight, matrix, bias, eps, add, gated, pdl, plan)
         return
     plan = gemv_plan(num_rows, width, pairs=gated, sm_count=sms)
-    dot = dot_plan(plan, x, weight, *([] if norm_weight is None else [norm_weight]))
-    slices = {"SLICES": dot.warps} if dot else {}
-    if gated:
-        assert norm_weight is not None
-        kernel = dot_gate_up_kernel if dot else gate_up_kernel
-        launch_gate_up(out, x, norm_weight, weight, eps, pdl, dot or plan, kernel, **slices)
+    norms = [] if norm_weight is None else [norm_weight]
+    if dot := dot_plan(plan, x, weight, *norms):
+        launch_dot(out, x, norm_weight, weight, bias, eps, add, gated, pdl, dot)
+    elif gated and norm_weight is not None:
+        launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
     else:
-        kernel = dot_linear_kernel if dot else linear_kernel
-        launch_linear(
-            out, x, norm_weight, weight, bias, eps, add, pdl, dot or plan, kernel, **slices
-        )
+        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, plan)
 
 
 # four names for one op, so that a trace tells the products of a layer apart

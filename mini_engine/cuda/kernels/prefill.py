@@ -15,11 +15,10 @@ one KV head: a row is one query head of one token, and the heads that share the 
 by side. So a chunk of a few tokens reads its keys once and not once a query head.
 
 Tiles of keys that every row sees need no mask and come first; only those on the diagonal have one,
-and the walk stops there, which halves the work of a long prompt. Of each request the programs with
-the longest walks start first, and decodes, which a batch begins with, before all chunks: so neither
-are what a wave waits for at its end. (A decode walks alone over its whole context, where
-attention.py splits it: beside a chunk, a very long context shows.) Which request a program serves
-it finds out by itself, so the grid depends on the shapes alone: a graph may hold it.
+and the walk stops there, which halves the work of a long prompt. The longest walks start first, so
+that no wave waits for them at its end: of each request the last rows, and decodes, which a batch
+begins with, before all chunks. Which request a program serves it finds out by itself, so the grid
+depends on the shapes alone: a graph may hold it.
 
 Bytes: as in attention.py, and the keys and values again for every 128 rows, from L2.
 """

@@ -12,9 +12,8 @@ Out: a greedy step ends in two launches (head, pick), a sampled one in four (hea
 largest with (their mass) >= p · mass. Both sums fall as c rises, so the cutoff lies between two
 logits, and a bisection finds it: each pass reads the row once more, from L2, and keeps one half.
 The ends always move to a logit of the row, so equal ends are the answer, exactly. Of 151,936 normal
-logits a filter's is found within 23 passes (a test counts them), all by one program, since programs
-have no barrier between them. How long that takes is not yet measured. A sort would need several
-launches and a second copy of the logits.
+logits a filter's is found within 23 passes (a test counts them), all by one program. How long that
+takes is not yet measured.
 
 **The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
 each.

@@ -25,8 +25,9 @@ from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
+from tests.support.torch_helpers import inference  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inference")
+pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 BATCHES = (1, 2, 3, 4, 8, 16)

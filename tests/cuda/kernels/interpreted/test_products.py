@@ -16,7 +16,7 @@ from torch import Tensor
 from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
-from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
+from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot
 from mini_engine.cuda.kernels.gemv_quantized import launch_quantized as quantized
 from mini_engine.cuda.kernels.linear import product_reference
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized, quantize
@@ -58,26 +58,22 @@ class Product:
         self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
         *, add: bool,
     ) -> None:  # fmt: skip
-        given = bias, EPS, add, False, self.plan
         if isinstance(weight, QuantizedMatrix):
             quantized(out, x, norm, weight, bias, EPS, add, False, False, self.plan)
         elif self.kernels == "registers":
-            gemv.launch_linear(out, x, norm, weight, *given)
+            gemv.launch_linear(out, x, norm, weight, bias, EPS, add, False, self.plan)
         else:
-            slices = self.plan.warps
-            gemv.launch_linear(out, x, norm, weight, *given, dot_linear_kernel, SLICES=slices)
+            launch_dot(out, x, norm, weight, bias, EPS, add, False, False, self.plan)
 
     def gate_up(self, out: Tensor, x: Tensor, norm: Tensor, weight: Matrix) -> None:
         """By a plan of half the rows: the tile has rows of both halves."""
         plan = GemvPlan(max(1, self.plan.rows // 2), *list(vars(self.plan).values())[1:])
-        given = EPS, False, plan
         if isinstance(weight, QuantizedMatrix):
             quantized(out, x, norm, weight, None, EPS, False, True, False, plan)
         elif self.kernels == "registers":
-            gemv.launch_gate_up(out, x, norm, weight, *given)
+            gemv.launch_gate_up(out, x, norm, weight, EPS, False, plan)
         else:
-            slices = plan.warps
-            gemv.launch_gate_up(out, x, norm, weight, *given, dot_gate_up_kernel, SLICES=slices)
+            launch_dot(out, x, norm, weight, None, EPS, False, True, False, plan)
 
     def room(self, *shape: int) -> Tensor:
         dtype = FP32 if self.kernels == "tensor cores" else self.dtype
