@@ -23,8 +23,7 @@ from mini_engine.step.storage import (
     stored_as,
     tensor_type,
 )
-from mini_engine.validate.published import QUANTISED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import rows_of, summary
+from mini_engine.validate.points import QUANTISED_POINTS, Sheets, read_points, rows_of, summary
 
 ONE = StepShape.decode(1, 512)
 OURS = load_spec("h200", engine="launch-bound")
