@@ -19,13 +19,13 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
-from mini_engine.serving.ladder_cost import LadderCosts, size_server
+from mini_engine.serving.ladder_cost import LadderCosts, same_steps_on, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import Mode, StepModel, padded_step, step_time
+from mini_engine.step.run import Mode, StepModel, step_time
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
@@ -59,16 +59,7 @@ def histogram(report: ServeReport, top: int) -> dict[int, int]:
 
 def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
     """The time of the same steps on the ladder `sizes`."""
-    dispatcher = GraphDispatcher(MODE, sizes, TOP_SEQS)
-    total = 0.0
-    for ran, (steps, kv_tokens) in report.ran.items():
-        # a graph for any mix of requests does not depend on how many there were
-        reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
-        descriptor = dispatcher.dispatch(reqs, ran.rows, uniform)
-        launched_as, shape = padded_step(descriptor, reqs)
-        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs, shape.served)
-        total += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
-    return total
+    return same_steps_on(GraphDispatcher(MODE, sizes, TOP_SEQS), report, COSTS)[1]
 
 
 def lost(report: ServeReport, sizes: Sequence[int]) -> float:

@@ -15,8 +15,7 @@ from mini_engine.plots.figures import errors_by_class, predicted_against_measure
 from mini_engine.serving.report import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.validate.fit import read_kept
-from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import Row, by_class, rows_of
+from mini_engine.validate.points import SHIPPED_POINTS, Row, Sheets, by_class, read_points, rows_of
 
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 

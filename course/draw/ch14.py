@@ -30,8 +30,7 @@ from mini_engine.sim.predict import play
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
-from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import pairs, rows_of
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
 
 CONTEXT, LONG_PROMPT = 512, 8192
 SHORT_CONTEXT = 1200  # of measured pairs: beyond, attention has grown into another step

@@ -154,10 +154,11 @@ def _in_full(lab: Lab, outcome: Outcome, console: Console) -> None:
         ("your line", outcome.line if outcome.mine else ""),
         ("the test", outcome.asserted),
         ("with", outcome.inputs),
+        ("", _place(outcome.where)),
     ):
         if text:
-            console.print(f"    [dim]{name:<9}[/] {escape(text)}")
-    console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
+            label = f"[dim]{name:<9}[/] " if name else ""
+            console.print(f"    {label}{escape(text)}")
     _remark(lab, outcome.error, outcome.message, console)
 
 
@@ -171,11 +172,10 @@ def _remark(lab: Lab, error: str, message: str, console: Console) -> None:
 
 def _printed(outcome: Outcome, console: Console) -> None:
     lines = outcome.printed.rstrip().splitlines()
+    more = [f"… {len(lines) - LINES_PRINTED} lines more"] * (len(lines) > LINES_PRINTED)
     console.print("    [dim]your code printed[/]")
-    for line in lines[:LINES_PRINTED]:
+    for line in [*lines[:LINES_PRINTED], *more]:
         console.print(f"    [dim]│[/] {escape(line)}")
-    if len(lines) > LINES_PRINTED:
-        console.print(f"    [dim]│ … {len(lines) - LINES_PRINTED} lines more[/]")
 
 
 def _stopped(report: Report, whose: str, console: Console) -> None:

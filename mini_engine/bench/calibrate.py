@@ -15,6 +15,9 @@ saved."""
 from __future__ import annotations
 
 import itertools
+import os
+import platform
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +27,7 @@ from typing import Any
 import torch
 
 from mini_engine.bench.decode_setup import build_setup
+from mini_engine.bench.evidence import gpu_state, version
 from mini_engine.bench.intervals import line_fit, median_interval
 from mini_engine.bench.timing import device_us, host_us, paired_laps, spin
 from mini_engine.bench.variants import OursEager, no_kernels
@@ -34,6 +38,8 @@ from mini_engine.model.config import named_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
+TOOLS = ("gcc", "nvcc", "ncu", "nsys", "compute-sanitizer")  # compilers and profilers at hand
+PACKAGES = ("numpy", "torch", "triton", "transformers", "safetensors", "tokenizers", "pytest")
 PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
 
 
@@ -314,3 +320,55 @@ def _product_figures(
     yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
     squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
     yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])
+
+
+# ---------------------------------------------------------------- the first seconds of a run
+
+
+def environment(backend: GraphBackend) -> dict[str, Any]:
+    """What machine this is, and the few figures that tell at once whether it is in order: a run
+    that ends here still says what the rest would have been measured on."""
+    return {
+        "machine": machine(backend),
+        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
+        "null_kernel": null_kernel(backend),
+    }
+
+
+def machine(backend: GraphBackend) -> dict[str, Any]:
+    """Card, host, versions and tools. Names only: no path and no host's name."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "cuda": torch.version.cuda or "none",
+        "packages": {name: version(name) for name in PACKAGES},
+        "tools": [tool for tool in TOOLS if shutil.which(tool)],
+    }
+    if not backend.emulated:
+        card = torch.cuda.get_device_properties()
+        found |= {
+            "sm": 10 * card.major + card.minor,
+            "sm_count": card.multi_processor_count,
+            "memory_bytes": card.total_memory,
+            "l2_bytes": card.L2_cache_size,
+            "state": gpu_state(),
+        }
+    return found
+
+
+def null_kernel(backend: GraphBackend) -> dict[str, dict[str, Any]]:
+    """µs from the start of one kernel to the start of the next: `stream_us` with the CPU launching
+    each, which it may not do fast enough; `graph_us` as nodes of a graph; and those of PDL."""
+    nodes, repeats = (32, 4) if backend.emulated else (1024, 12)
+    dummy = dummy_kernel(backend)
+    spin(backend, lambda: dummy(0))
+    in_stream = device_us(backend, lambda: dummy(0), min(nodes, 400), repeats)
+    graph, _, _ = captured(backend, dummy, nodes, 0)
+    in_graph = [us / nodes for us in device_us(backend, graph.replay, 1, repeats)]
+    graph.reset()
+    return {
+        "stream_us": _median(in_stream),
+        "graph_us": _median(in_graph),
+        **pdl_figures(backend, nodes, repeats),
+    }

@@ -1,14 +1,13 @@
 """The decode step taken apart: how much shorter it is without each of its kernels in turn.
 
 In:  a `DecodeSetup`. Out: one `Link` for each kernel of the five-kernel step: µs that the step
-loses
-     without it, for one launch, beside the µs that its bytes take at the speed of a copy. Less than
-     those where it hides behind its neighbours; more where they wait for it.
+     loses without it, for one launch, beside the µs that its bytes take at the speed of a copy.
+     Less than those where it hides behind its neighbours; more where they wait for it.
 
-Laps of the whole step and of the step without a kernel take turns, AB BA. A kernel that reads what
-a left-out one should have written finds random numbers there: its time does not depend on them, and
-zeros would cost less power. They are put there once, after the capture; in it they would be kernels
-themselves, between two of the step, where the real step has none."""
+A kernel that reads what a left-out one should have written finds random numbers there: its time
+does not depend on them, and zeros would cost less power. They are put there once, after the
+capture; in it they would be kernels themselves, between two of the step, where the real step has
+none."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
 """The op list of anything that runs in PyTorch, recorded as it runs.
 
-In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order; for known
-     engines `step/kernels.py` has such lists ready.
-
-    recorder = OpRecorder()
-    with recorder:
-        model.body(inputs, attention)
-    step_time(recorder.ops, spec, "eager")         # the prediction for exactly this code
+In:  code that runs eagerly, within `with recorder:`. Out: one `OpCost` for each op that wrote
+     something, in order; for known engines `step/kernels.py` has such lists ready.
 
 Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
 lookup reads only its rows of the table. Flops are counted for matrix products only: nothing else
@@ -32,6 +27,7 @@ from mini_engine.step.ops import Kind
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
 SCATTERS = {"index_copy_", "index_put_", "index_copy", "index_put"}  # write only the source's rows
 FILLS = {"zero_", "fill_", "normal_", "zeros_like", "zeros", "full", "full_like", "ones"}
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -47,22 +43,20 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def live(self) -> Iterator[None]:
         """Marks the ops of the body as live: they stay out of piecewise graphs."""
         before, self._live = self._live, True
-        try:
-            yield
-        finally:
-            self._live = before
+        yield
+        self._live = before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
         out = func(*args, **(kwargs or {}))
-        given = _tensors((args, kwargs or {}))
+        given, name = _tensors((args, kwargs or {})), func.overloadpacket.__name__
         written = _written(func, given, _tensors(out), args)
-        name = func.overloadpacket.__name__
         if written and name not in NOTHING:
-            moved = _bytes(name, given, written, args)
-            flops = _flops(name, given, written)
+            moved, flops = _bytes(name, given, written, args), 0
+            if name in PRODUCTS:  # 2 · m · n · k; `given` ends with its two matrices
+                flops = 2 * written[0].numel() * given[-1].shape[-2]
             self.ops.append(OpCost(name, moved, flops, self._live, _kind(name)))
         return out
 
@@ -107,10 +101,8 @@ def _bytes(name: str, given: list[Tensor], written: list[Tensor], args: Any) -> 
         return _size(source) + _size(x for x in source if x.is_floating_point())
     if name in FILLS:
         return _size(written)
-    out_of_place = [x for x in written if all(x is not y for y in given)]
-    overwritten = name == "copy_"  # its target is written and not read
-    read = _size(given) - (_size(written) if overwritten else 0)
-    return read + _size(out_of_place or written)
+    read = _size(given) - (_size(written) if name == "copy_" else 0)  # which reads no target
+    return read + _size(written)
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
@@ -122,10 +114,3 @@ def _kind(name: str) -> Kind:
     if name in ("mm", "addmm"):
         return "product"
     return "attention" if name.startswith(("bmm", "baddbmm", "_scaled_dot_product")) else "other"
-
-
-def _flops(name: str, given: list[Tensor], written: list[Tensor]) -> int:
-    """2 · m · n · k of a product; `given` ends with its two matrices."""
-    if name not in ("mm", "bmm", "addmm", "baddbmm"):
-        return 0
-    return 2 * written[0].numel() * given[-1].shape[-2]

@@ -38,7 +38,7 @@ from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.curves import itl_curve
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import StepTime, step_time
-from mini_engine.validate.validate import nearest_pair
+from mini_engine.validate.points import nearest_pair
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 CONTEXT = 512

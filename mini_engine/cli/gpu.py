@@ -106,10 +106,9 @@ def _run(args: argparse.Namespace, folder: Path, device: str, console: Console) 
 
 def _part(args: argparse.Namespace, backend: Any) -> dict[str, Any]:
     """One measurement into one file."""
-    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.calibrate import copy_bandwidth, environment, sizes_for
     from mini_engine.bench.chain import chain
     from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
-    from mini_engine.bench.environment import environment
     from mini_engine.bench.prefill import prompts
     from mini_engine.bench.variants import no_kernels
 

@@ -16,7 +16,7 @@ The third takes a step apart that somebody has recorded with PyTorch's profiler:
 which kernels, how busy the GPU was, and what it waited for. It draws the step, beside a prediction
 where the model is one of ours. Give it a file of your own (torch.profiler's export_chrome_trace,
 .json or .json.gz): its last "ProfilerStep" is taken, or all of it; with --shape, --mode and the
-rest the step that you recorded is predicted beside it.
+rest, the step that you recorded is predicted beside it.
 
 A profiler itself takes time: `bench` tells what a step takes without one. Weights are random unless
 --shape is a checkpoint folder. Without a GPU, a tiny model runs on the CPU emulator: its kernels
@@ -244,8 +244,7 @@ def _show_anatomy(r: dict[str, Any], console: Console) -> None:
     graphs = f", {r['graph_launches']} of them of graphs" if r["graph_launches"] else ""
     shares = (r[name] / whole for name in ("busy_us", "idle_in_launch_us", "idle_us"))
     busy, in_launch, otherwise = (f"{share:.0%}" for share in shares)
-    console.print(
-        f"{r['kernels']:,} kernels, {r['launches']:,} launches and copies{graphs}. Of {whole:,.0f} "
-        f"µs the GPU works {busy}, waits for launch calls {in_launch} and for other work of the "
-        f"CPU {otherwise}. Picture: {r['picture']}"
-    )
+    console.print(f"{r['kernels']:,} kernels, {r['launches']:,} launches and copies{graphs}")
+    console.print(f"{whole:,.0f} µs from the GPU's first kernel to its last:")
+    console.print(f"{busy} at work, {in_launch} waiting for launch calls, {otherwise} otherwise")
+    console.print(f"Picture: {r['picture']}")

@@ -33,8 +33,18 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.validate import fit
-from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import Row, by_class, host_from, pairs, rows_of, summary
+from mini_engine.validate.points import (
+    QUANTISED_POINTS,
+    SHIPPED_POINTS,
+    Row,
+    Sheets,
+    by_class,
+    host_from,
+    pairs,
+    read_points,
+    rows_of,
+    summary,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

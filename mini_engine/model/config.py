@@ -22,6 +22,7 @@ from mini_engine.files import in_short, read_object, typed
 from mini_engine.model.quantization import StoredQuantization
 from mini_engine.model.rope import RopeJson, RopeScaling, rope_frequencies
 
+Dtype = Literal["float32", "float16", "bfloat16"]
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 LARGEST = 10**10  # of a size, and of RoPE's base
 
@@ -50,7 +51,7 @@ class ModelConfig:
     qkv_bias: bool
     qk_norm: bool
     tie_word_embeddings: bool
-    dtype: str  # of the weights on the GPU: "float32" | "float16" | "bfloat16"
+    dtype: str  # of the weights on the GPU, a `Dtype`
     eos_token_ids: tuple[int, ...]
     quantization: StoredQuantization | None = None  # of the checkpoint's matrices
 
@@ -65,11 +66,6 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, expected even: RoPE turns pairs")
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPE_BYTES)}")
-        for token in self.eos_token_ids:
-            if not 0 <= token < self.vocab_size:
-                raise ValueError(f"eos_token_id {token} is outside of vocab_size {self.vocab_size}")
 
     @property
     def q_size(self) -> int:
@@ -125,10 +121,7 @@ class ModelConfig:
         if not generation.is_file():
             return config
         ends = typed(_Ends, read_object(generation), str(generation), more=True).ids
-        try:
-            return replace(config, eos_token_ids=ends or config.eos_token_ids)
-        except ValueError as error:
-            raise ValueError(f"{generation}: {error}") from None
+        return replace(config, eos_token_ids=ends or config.eos_token_ids)
 
     @classmethod
     def from_dict(cls, d: Mapping[str, object], where: str, name: str = "") -> ModelConfig:
@@ -183,8 +176,8 @@ class _ConfigJson(_Ends):
     rope_scaling: RopeJson | None = None  # transformers 4; 5 writes both in rope_parameters
     rope_parameters: RopeJson | None = None
     tie_word_embeddings: bool = False
-    dtype: str | None = None  # transformers 5; 4 wrote torch_dtype
-    torch_dtype: str = "float32"
+    dtype: Dtype | None = None  # transformers 5; 4 wrote torch_dtype
+    torch_dtype: Dtype = "float32"
     sliding_window: int | None = None
     use_sliding_window: bool = False
     hidden_act: Literal["silu"] = "silu"

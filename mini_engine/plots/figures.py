@@ -30,7 +30,7 @@ from mini_engine.plots.canvas import (
     percent_ticks,
 )
 from mini_engine.step.curves import ItlCurve
-from mini_engine.validate.validate import Row, Summary
+from mini_engine.validate.points import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 SHAPES = "osD^v<>Ph*Xp8dH"  # of the points of a class

@@ -169,12 +169,29 @@ def size_server(
 # ---------------------------------------------------------------- what a better ladder saves
 
 
-@dataclass(frozen=True)
-class LadderSaving:
-    """The optimal ladder beside the one that ran; only steps that ran in graphs are counted.
+def same_steps_on(
+    dispatcher: GraphDispatcher, report: ServeReport, costs: StepModel
+) -> tuple[int, float]:
+    """The steps of a run as another ladder's dispatcher has them: rows of padding, and time in µs.
 
     The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
     change which requests meet; a second run of `replay.replay` with the new sizes shows that too.
+    """
+    padded_rows, total_us = 0, 0.0
+    for ran, (steps, kv_tokens) in report.ran.items():
+        # Where a graph takes any mix of requests, how many there were does not matter.
+        num_reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
+        descriptor = dispatcher.dispatch(num_reqs, ran.rows, uniform)
+        mode, shape = padded_step(descriptor, num_reqs)
+        lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
+        padded_rows += (descriptor.num_tokens - ran.rows) * steps
+        total_us += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
+    return padded_rows, total_us
+
+
+@dataclass(frozen=True)
+class LadderSaving:
+    """The optimal ladder beside the one that ran.
 
     A ladder is chosen by rows, and fewer rows may take longer: above `max_num_seqs` no rung has a
     full graph. Where the ladder that ran was the quicker one, it is the answer, and nothing is
@@ -203,21 +220,9 @@ def optimal_ladder_saving(
     better = GraphDispatcher(
         dispatcher.mode, sizes, dispatcher.max_num_seqs, dispatcher.decode_query_len
     )
-    padded_rows = saved_rows = 0
-    saved_us = 0.0
-    for ran, (steps, kv_tokens) in report.ran.items():
-        if ran.descriptor.mode is CUDAGraphMode.NONE:
-            continue
-        # Where a graph takes any mix of requests, how many there were does not matter.
-        num_reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
-        moved = better.dispatch(num_reqs, ran.rows, uniform)
-        padded_rows += (moved.num_tokens - ran.rows) * steps
-        saved_rows += (ran.descriptor.num_tokens - moved.num_tokens) * steps
-        for descriptor, sign in ((ran.descriptor, 1), (moved, -1)):
-            mode, shape = padded_step(descriptor, num_reqs)
-            lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
-            step_us = max(us + per_key * kv_tokens / steps for us, per_key in lines)
-            saved_us += sign * step_us * steps
-    if saved_us < 0:
-        return LadderSaving(dispatcher.sizes, padded_rows + saved_rows, 0, 0.0, 0.0)
-    return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, saved_us / report.busy_us)
+    rows, us = same_steps_on(dispatcher, report, costs)
+    left_rows, left_us = same_steps_on(better, report, costs)
+    if left_us > us:
+        return LadderSaving(dispatcher.sizes, rows, 0, 0.0, 0.0)
+    share = (us - left_us) / report.busy_us
+    return LadderSaving(tuple(sizes), left_rows, rows - left_rows, us - left_us, share)

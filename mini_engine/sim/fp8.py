@@ -20,15 +20,12 @@ from mini_engine.sim import kernels as k
 F32 = np.float32
 
 
-def _number(code: int) -> float:
-    sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
-    if (exponent, mantissa) == (15, 7):
-        return float("nan")  # the only one: e4m3 has no infinity
-    size = (mantissa / 8 + (exponent > 0)) * 2.0 ** (max(exponent, 1) - 7)
-    return -size if sign else size
-
-
-NUMBERS = np.array([_number(code) for code in range(256)], F32)
+# The number of each of the 256 codes: a sign, 4 bits of exponent, 3 of mantissa.
+CODES = np.arange(256)
+EXPONENT, MANTISSA = CODES >> 3 & 15, CODES & 7
+SIZE = np.ldexp(MANTISSA / 8 + (EXPONENT > 0), np.maximum(EXPONENT, 1) - 7)
+NUMBERS = np.where(CODES >> 7, -SIZE, SIZE).astype(F32)
+NUMBERS[CODES & 127 == 127] = np.nan  # the only one: e4m3 has no infinity
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:

@@ -119,8 +119,8 @@ def rope_kv_write(
     slot_mapping (T,) int32, cos and sin (max_position, D/2). `norms` are none, or the weights
     (D,) of an RMSNorm over each head of q and of one over each head of k before RoPE (Qwen3).
     """
-    qk_norm = (*norms, eps) if norms else None
-    _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, qk_norm)  # type: ignore[arg-type]
+    qk_norm = (norms[0], norms[1], eps) if norms else None
+    _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, qk_norm)
 
 
 def _rope_and_store(

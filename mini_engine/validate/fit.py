@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from mini_engine.files import read_json, typed, write_whole
 from mini_engine.step.cards import FOLDERS
-from mini_engine.validate.published import KEPT, USUAL_HOST, Point, Sheets, predicted_ms
-from mini_engine.validate.validate import GROUPS
+from mini_engine.validate.points import GROUPS, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
 
 PARAMETERS = KEPT.with_name("parameters.json")
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}

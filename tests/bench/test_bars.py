@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from mini_engine.bench.bars import BARS, Result, judged
-from mini_engine.cli import build_parser
 from tests.support.bench_rows import made_up, made_up_row
 
 
@@ -61,14 +60,6 @@ def test_the_emulator_and_another_gpu_reach_nothing(given: dict[str, Any]) -> No
     assert {r.status for r in results([row("graph-5", 100.0)], **given).values()} == {
         "not measured"
     }
-
-
-def test_every_bar_has_a_command_that_can_be_parsed() -> None:
-    for bar in BARS:
-        words = bar.command.split()[3:]
-        args = build_parser(words).parse_args(words)
-        assert (args.shape, args.batch) == ([bar.shape], [bar.batch])
-        assert bar.baseline in ["", *args.arms]
 
 
 def test_the_bars_of_itl_are_those_of_one_table() -> None:

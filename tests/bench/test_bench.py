@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
 
-from mini_engine.bench import gate, timing  # noqa: E402
+from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # noqa: E402
 from mini_engine.bench.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
@@ -170,69 +167,3 @@ def test_attention_and_head_of_the_piecewise_variant_are_live() -> None:
     assert not all(op.splitting for op in ops)
     assert ops[-1].splitting
     assert len(ops) == len(OursEager(setup).ops())
-
-
-# ---------------------------------------------------------------- clocks
-
-
-@dataclass
-class Clockwork:
-    """Stands in for a device and its variants: every call moves one clock."""
-
-    now_us: float = 0.0
-    order: list[str] = field(default_factory=list)
-
-    def backend(self) -> Any:
-        clock = self
-
-        class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                assert enable_timing
-
-            def record(self) -> None:
-                self.at = clock.now_us
-
-            def synchronize(self) -> None: ...
-
-            def elapsed_time(self, end: Any) -> float:
-                return (end.at - self.at) / 1e3
-
-        return SimpleNamespace(Event=Event, synchronize=lambda: None)
-
-    def variant(self, name: str, us: float, steps_a_call: int = 1) -> Any:
-        def step() -> None:
-            self.now_us += us * steps_a_call
-
-        def rewind() -> None:
-            self.order.append(name)
-            self.now_us += 1e6  # what a lap must not count
-
-        return SimpleNamespace(steps_a_call=steps_a_call, rewind=rewind, step=step)
-
-
-def test_a_lap_counts_its_steps_and_nothing_else() -> None:
-    clock = Clockwork()
-    for steps_a_call in (1, 8):
-        lap = timing.lap(clock.backend(), clock.variant("a", 5.0, steps_a_call), 20)
-        assert lap.event_us == pytest.approx(5.0)
-
-
-def test_laps_come_in_balanced_order_after_one_of_each_that_does_not_count() -> None:
-    clock = Clockwork()
-    one, other = timing.paired_laps(
-        clock.backend(), clock.variant("a", 2.0), clock.variant("b", 3.0), steps=4, rounds=4
-    )
-    assert "".join(clock.order) == "ab" + "abbaabba"
-    assert [len(one), len(other)] == [4, 4]
-    ratios = [b.event_us / a.event_us for a, b in zip(one, other, strict=True)]
-    assert ratios == pytest.approx([1.5] * 4)
-
-
-@given(st.integers(1, 20))
-def test_each_of_two_comes_first_equally_often(pairs: int) -> None:
-    order = timing.balanced_order("a", "b", 2 * pairs)
-    assert order.count("a") == order.count("b") == 2 * pairs
-    assert order[::2].count("a") == pairs
-    for odd in (2 * pairs - 1, -1):
-        with pytest.raises(ValueError, match="an even number"):
-            timing.balanced_order("a", "b", odd)

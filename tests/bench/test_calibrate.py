@@ -13,9 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
-from mini_engine.bench import calibrate, environment, spec_fit  # noqa: E402
+from mini_engine.bench import calibrate, spec_fit  # noqa: E402
 from mini_engine.bench.evidence import load_evidence, read_measurement  # noqa: E402
-from mini_engine.bench.timing import Lap  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.step.cards import FIGURES, Sheet, load_sheet, load_spec, names  # noqa: E402
@@ -97,13 +96,6 @@ def test_what_was_not_measured_keeps_its_source(tmp_path: Path) -> None:
     for name in ("vram_bytes", "bandwidth_gb_s", "link_gb_s", "peak_tflops", "reserved_bytes"):
         assert card.figures[name] == H200.figures[name]
     assert card.words["family"] == H200.words["family"]
-
-
-def test_figures_of_another_cards_base_are_borrowed(tmp_path: Path) -> None:
-    card = card_of(on_a_gpu(), tmp_path, own_base=False)
-    assert card.figures["bandwidth_gb_s"].kind == "borrowed"
-    assert card.figures["bandwidth_gb_s"].source.startswith("of h200 (datasheet): 4.8 TB/s")
-    assert card.figures["graph_gap_us"].kind == "measured"
 
 
 def test_a_figure_out_of_range_is_not_taken(tmp_path: Path) -> None:
@@ -201,23 +193,21 @@ def test_clocks_are_raised_before_a_kernel_of_a_few_us_is_timed(
     """An idle GPU lowers its clocks, and capturing leaves it idle."""
     order: list[str] = []
 
-    def noted(module: Any, name: str) -> None:
-        original = getattr(module, name)
+    def noted(name: str) -> None:
+        original = getattr(calibrate, name)
 
         def call(*words: Any, **more: Any) -> Any:
             order.append(name)
             return original(*words, **more)
 
-        monkeypatch.setattr(module, name, call)
+        monkeypatch.setattr(calibrate, name, call)
 
-    for module in (calibrate, environment):
-        for name in ("spin", "device_us"):
-            noted(module, name)
-    noted(calibrate, "paired_laps")
+    for name in ("spin", "device_us", "paired_laps"):
+        noted(name)
     backend = graphs_for("cpu")
     dummy = calibrate.dummy_kernel(backend)
     if what == "null kernel":
-        environment.null_kernel(backend)
+        calibrate.null_kernel(backend)
         assert order == ["spin", "device_us", "device_us", "spin", "paired_laps"]
     elif what == "graph gap":
         list(calibrate._graph_figures(backend, calibrate.EMULATED, dummy, 1.0))
@@ -226,26 +216,6 @@ def test_clocks_are_raised_before_a_kernel_of_a_few_us_is_timed(
     else:
         calibrate.pdl_figures(backend, 8, 2)
         assert order == ["spin", "paired_laps"]
-
-
-def test_a_node_is_a_share_of_its_graph_and_the_saving_is_paired(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Laps are of a node; both drift alike, which leaves no mark on what is saved."""
-    seen: list[Any] = []
-
-    def laps(_: Any, one: Any, other: Any, *, steps: int, rounds: int) -> tuple[Any, Any]:
-        seen.append((one.steps_a_call, other.steps_a_call, one is other, steps, rounds))
-        drift = [0.0, 0.5, 1.0, 1.5]
-        return [Lap(2.0 + d, 9.0) for d in drift], [Lap(1.3 + d, 9.0) for d in drift]
-
-    monkeypatch.setattr(calibrate, "no_pdl", lambda _: None)
-    monkeypatch.setattr(calibrate, "paired_laps", laps)
-    figures = calibrate.pdl_figures(graphs_for("cpu"), nodes=6, rounds=4)
-    assert seen == [(6, 6, False, 6, 4)]
-    saved = figures["pdl_saves_us"]
-    assert (saved["low"], saved["median"], saved["high"]) == pytest.approx((0.7, 0.7, 0.7))
-    assert figures["norm_node_us"]["median"] == pytest.approx(2.75)
 
 
 @pytest.mark.gpu

@@ -8,14 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.bench import environment as module  # noqa: E402
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
+from mini_engine.bench import calibrate  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
-
-
-@pytest.fixture(params=DEVICES)
-def backend(request: pytest.FixtureRequest) -> GraphBackend:
-    return graphs_for(request.param)
 
 
 @pytest.mark.parametrize("local", ["2.11.0", "2.11.0+cu130"])
@@ -24,15 +19,14 @@ def test_the_version_of_torch_is_that_of_its_package_whatever_the_build_calls_it
 ) -> None:
     """A wheel of PyPI is 2.11.0 to pip, and says 2.11.0+cu130 of itself."""
     monkeypatch.setattr(torch, "__version__", local)
-    told = module.machine(graphs_for("cpu"))["packages"]["torch"]
+    told = calibrate.machine(graphs_for("cpu"))["packages"]["torch"]
     assert told == version("torch")
     assert told.partition("+")[0].count(".") == 2
 
 
-def test_a_kernel_that_does_nothing_is_timed_in_a_stream_and_in_a_graph(
-    backend: GraphBackend,
-) -> None:
-    found = module.null_kernel(backend)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_kernel_that_does_nothing_is_timed_in_a_stream_and_in_a_graph(device: str) -> None:
+    found = calibrate.null_kernel(graphs_for(device))
     assert found["stream_us"]["median"] > 0
     assert found["graph_us"]["median"] > 0
     assert found["pdl_saves_us"]["median"] is not None or found["pdl_saves_us"]["reason"]

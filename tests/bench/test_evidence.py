@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from mini_engine.bench.evidence import (
     load_evidence,
     new_measurement,
     read_measurement,
-    without_paths,
     write_measurement,
 )
 
@@ -80,30 +78,6 @@ def test_where_git_did_not_travel_the_environment_names_the_commit(
         evidence._commit(tmp_path)
     monkeypatch.setattr(evidence, "_output", lambda words: "" if "status" in words else "fed4321")
     assert evidence._commit(tmp_path) == "fed4321"  # a repository knows better
-
-
-def test_a_run_that_writes_into_a_tracked_file_is_still_of_the_same_commit(tmp_path: Path) -> None:
-    """Else the second process of a benchmark would refuse the file of the first."""
-    code, measured = tmp_path / "mini_engine/a.py", tmp_path / "course/measurements/b.json"
-    for path in (code, measured):
-        path.parent.mkdir(parents=True)
-        path.write_text("1")
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
-        subprocess.run([*git, *words], check=True)
-    before = evidence._commit(code.parent)
-    assert len(before) >= 7
-    measured.write_text("2")
-    assert evidence._commit(code.parent) == before
-    code.write_text("2")
-    assert evidence._commit(code.parent) == before + "+"
-
-
-@pytest.mark.parametrize(
-    "text", ["4,300 GB/s", "https://example.org/a/b/c", "Qwen/Qwen3-0.6B", "and/or", "AB/BA"]
-)
-def test_what_is_no_path_of_a_machine_is_kept(text: str) -> None:
-    assert without_paths(text) == text
 
 
 def test_a_written_file_tells_nothing_of_the_machine(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mini_engine.bench.evidence import load_evidence, new_measurement, write_measurement
 from mini_engine.bench.spec_fit import card_fits, host_fits
 from mini_engine.step.cards import FOLDERS, Sheet, load_sheet, names
-from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, read_points
 from tests.bench.test_calibrate import card_of, on_a_gpu
 from tests.support.documents import ROOT
 

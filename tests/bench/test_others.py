@@ -186,45 +186,9 @@ def test_gpt_fast_wants_its_folder_and_a_checkpoint_that_it_has_converted(tmp_pa
     assert "convert_hf_checkpoint.py --checkpoint_dir" in reason
 
 
-@pytest.mark.parametrize(
-    ("engine", "module", "gone"),
-    [
-        ("vllm", "vllm", "LLM"),
-        ("vllm", "vllm.sampling_params", "RequestOutputKind"),
-        ("sglang", "sglang", "Engine"),
-        ("nano-vllm", "nanovllm", "SamplingParams"),
-        ("gpt-fast", "generate", "_load_model"),
-    ],
-)
-def test_another_interface_is_told_with_what_was_looked_for(
-    engine: str, module: str, gone: str, stand_ins: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if engine == "gpt-fast":
-        monkeypatch.syspath_prepend(GPT_FAST)
-    monkeypatch.delattr(importlib.import_module(module), gone)
-    reason = child.answer(job(engine, stand_ins))["not_run"]
-    assert KINDS[engine].written_for in reason
-    assert gone in reason
-
-
 def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
     reason = child.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
     assert "a step of 24 of 25 requests" in reason
-
-
-def test_nano_vllm_is_not_called_graphs_where_it_runs_eagerly(stand_ins: str) -> None:
-    assert (
-        "513: it has graphs for 512"
-        in child.answer(job("nano-vllm", stand_ins, batch=513))["not_run"]
-    )
-
-
-def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
-    """An engine that computes 2,048 tokens of prompts a step, and decodes beside it."""
-    for batch, context, steps in ((1, 512, 32), (8, 512, 32), (256, 512, 32)):
-        last_first_token = -(-batch * context // 2048) - 1
-        tokens = compare.job_for("here", batch, context, steps, 1, 256).tokens
-        assert tokens - 1 - last_first_token >= steps
 
 
 @pytest.mark.parametrize(
@@ -250,20 +214,6 @@ def test_what_an_engine_started_ends_with_it(
     monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
     assert compare.ask(job("vllm", "here"), "", True)["version"] == "unknown"
     assert_ends(int((tmp_path / "pid").read_text()))
-
-
-def test_what_an_engine_printed_is_kept_where_it_did_not_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A caller sees "initialization failed, see above"; the cause is printed by its process."""
-    in_children(monkeypatch, "dies")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    asked = job("vllm", "here")
-    _, _, log = compare.ask(asked, "", True)["not_run"].partition("; what it printed is in ")
-    assert "CUDA error: out of memory" in Path(log).read_text()
-    in_children(monkeypatch, "clock")
-    assert "not_run" not in compare.ask(asked, "", True)
-    assert list(tmp_path.iterdir()) == [Path(log)]
 
 
 def assert_ends(process: int) -> None:

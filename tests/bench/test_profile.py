@@ -24,7 +24,6 @@ from mini_engine.bench.profile import (  # noqa: E402
 )
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.model import KVCache  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us  # noqa: E402
@@ -105,18 +104,6 @@ FULL_STEP = [
     copied("Memcpy DtoH (Device -> Pageable)", 80.5, 1, 14),
     call("cudaStreamSynchronize", 82, 5, 15),
 ]
-EAGER_STEP = [
-    step_row(0, 60),
-    op("linear", 10, 12),
-    op("mm", 11, 10),
-    call("cudaLaunchKernel", 12, 4, 31),
-    kernel("gemv2T_kernel", 18, 9, 31),
-    op("silu", 30, 6),
-    call("cudaLaunchKernelExC", 31, 3, 32),
-    call("cuLaunchKernelEx", 40, 3, 33),
-    kernel("silu_kernel", 35, 2, 32),
-    kernel("triton_kernel", 44, 5, 33),
-]
 
 
 def told(events: list[TraceEvent], lane: str) -> list[tuple[str, str, float, float]]:
@@ -153,15 +140,6 @@ def test_a_graph_step_is_one_launch_above_its_nodes() -> None:
         ("Memcpy DtoH (Device -> Pageable)", "copy", 80.5, 1),
     ]
     assert busy_us(events, CPU) == pytest.approx(100 - 25, abs=0.01)  # all but the waits
-
-
-def test_a_kernel_launched_alone_is_a_kernel_whoever_launches_it() -> None:
-    events = events_of_profile(EAGER_STEP)
-    launches = [e.name for e in events if e.category == "launch"]
-    assert launches == ["cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx"]
-    assert [(e.name, e.category) for e in events if e.lane == GPU] == [
-        ("gemv2T_kernel", "kernel"), ("silu_kernel", "kernel"), ("triton_kernel", "kernel"),
-    ]  # fmt: skip
 
 
 def test_only_the_step_of_median_length_is_taken() -> None:
@@ -288,17 +266,6 @@ def test_the_ops_to_predict_are_those_of_the_step(measured: tuple[str, Profile])
     assert head.splitting == (step.launched != "full")
     attention = [o for o in products if o.name == "bmm"]
     assert {o.splitting for o in attention} == {step.launched != "full"}
-
-
-def test_out_of_memory_is_told_in_one_line(
-    weights: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
-
-    monkeypatch.setattr(KVCache, "allocate", full)
-    with pytest.raises(ValueError, match=r"batch 2 and context 40: give smaller ones .*9 GiB"):
-        profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
 
 
 # ---------------------------------------------------------------- the command

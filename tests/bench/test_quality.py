@@ -111,10 +111,6 @@ def test_the_shipped_checkpoint_is_as_good_as_rounding_lets_it_be(few_bits: str)
     assert perplexity <= factor
 
 
-def test_int4_would_not_do_at_the_limits_of_int8() -> None:
-    assert quality_of("int4")[0] > LIMITS["int8"][0]
-
-
 def judged(name: str, setup: bench.DecodeSetup, variant: bench.Variant) -> gate.Verdict:
     kind = VARIANTS[f"graph-5-{name}"]
     return bench.verdict_on(variant, kind, setup, bench.gate_of(setup), gate.STEPS[1])
@@ -174,13 +170,3 @@ def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(
     halved = replace(eight.cache, scales=(first / 2, *others))
     spoilt = OursEager(replace(setup, model=Model(eight.weights, halved)))
     assert not judged(KV8, setup, spoilt).passed
-
-
-def test_an_arm_over_a_cache_in_fp8_reads_half_of_its_bytes() -> None:
-    setup = setup_of(dtype=torch.bfloat16)
-    config = setup.model.config
-    ops, plain = (VARIANTS[name].make(setup).ops() for name in (f"graph-5-{KV8}", "graph-5"))
-    saved = 2 * 40 * kv_bytes_per_token(config) / 2
-    moved = [bench.must_move_bytes(setup, VARIANTS[f"graph-5{end}"]) for end in ("", f"-{KV8}")]
-    assert moved[0] - moved[1] == saved
-    assert sum(op.bytes for op in plain) - sum(op.bytes for op in ops) >= saved

@@ -142,11 +142,6 @@ def test_a_failing_command_is_told_and_keeps_none_of_the_others_from_running(
     assert any("alpha" in line for line in report(tmp_path, [first]))
 
 
-def test_no_stage_begins_when_the_time_is_over(tmp_path: Path) -> None:
-    assert list(run(tmp_path, [noting("alpha", tmp_path / "log")], ME, 2.0)) == []
-    assert not (tmp_path / "log").exists()
-
-
 def test_after_every_stage_one_file_holds_everything(tmp_path: Path) -> None:
     archive, folder = tmp_path / "all.tar.gz", tmp_path / "run"
     stages = [stage("alpha", "print('hello')"), stage("beta", "print('world')")]

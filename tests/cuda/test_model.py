@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.attention import Attention, DecodeAttention, RaggedAttention  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from mini_engine.cuda.model import rotary_tables  # noqa: E402
+from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.batch import (  # noqa: E402
@@ -42,7 +44,6 @@ from tests.support.torch_helpers import (  # noqa: E402
     LIMITS,
     MAX_BLOCKS,
     TOLERANCE,
-    EagerRunner,
     LoneTorchModel,
     batch_of,
     random_folder,
@@ -111,7 +112,9 @@ def test_the_engine_writes_the_shipped_checkpoints_greedy_text(device: str) -> N
         Request(str(i), prompt["prompt_ids"], len(prompt["ids"]))
         for i, prompt in enumerate(golden)
     ]  # fmt: skip
-    engine = Engine(EagerRunner(weights, limits), limits, GraphDispatcher("NONE", (), 4))
+    none = GraphDispatcher("NONE", (), 4)
+    model = torch_model(weights, limits.num_blocks, limits.block_size)
+    engine = Engine(TorchRunner(model, limits, none, graphs_for(device)), limits, none)
     written = {c.request_id: list(c.tokens) for c in engine.run(requests)}
     assert written == {str(i): prompt["ids"] for i, prompt in enumerate(golden)}
 

@@ -14,7 +14,7 @@ import pytest
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.validate.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 
 CHAIN = 100
 NULL = cost_kernel("null", 0, 0)

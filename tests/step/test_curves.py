@@ -185,10 +185,3 @@ def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     spec = replace(spec, queue_depth=1024)
     assert not any(map(bound, (crossover, crossover + 1, 2 * crossover)))
     assert crossover == 1 or (bound(crossover - 1) and bound(1))
-
-
-def test_longer_contexts_and_slower_cards_end_it_sooner() -> None:
-    batches = [crossover_batch(SHAPE, H200, "fused9", c) for c in (64, 1024, 16_384)]
-    assert batches == sorted(batches, reverse=True)
-    assert batches[0] > batches[-1]
-    assert crossover_batch(SHAPE, load_spec("l4"), "fused9", 1024) < batches[1] / 20

@@ -281,11 +281,6 @@ def test_each_boundary_between_two_nodes_is_shorter_and_the_rest_of_the_step_is_
     assert step_time(FIVE, with_pdl(OURS), "eager") == step_time(FIVE, OURS, "eager")
 
 
-def test_a_card_without_pdl_takes_as_long_with_it() -> None:
-    a100 = load_spec("a100", engine="launch-bound")
-    assert with_pdl(a100) == a100
-
-
 @pytest.mark.parametrize(
     ("saves", "gap", "floor"), [(0.4, 0.6, 0.5), (1.0, 0.0, 0.5), (1.2, 0.0, 0.3), (9.0, 0.0, 0.0)]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,22 @@ def random_tensors(config: ModelConfig, seed: int = 0) -> Tensors:
         name: rng.normal(*random_law(name, shape), shape).astype(np.float32)
         for name, shape in tensor_shapes(config).items()
     }
+
+
+def lone_inputs(
+    table: NDArray[np.int64], block_size: int, token_ids: Sequence[int], start: int
+) -> dict[str, NDArray[np.int32]]:
+    """A step of one request, by the names of `StepInputs`: `token_ids` stand at start, start + 1, …
+    in the blocks of this table, and logits of all of them are wanted."""
+    count = len(token_ids)
+    positions = np.arange(start, start + count)
+    slots = table[positions // block_size] * block_size + positions % block_size
+    arrays = {
+        "input_ids": token_ids, "positions": positions, "slot_mapping": slots,
+        "query_lens": [count], "context_lens": [start + count], "block_table": table[None],
+        "last_rows": np.arange(count),
+    }  # fmt: skip
+    return {name: np.asarray(array, np.int32) for name, array in arrays.items()}
 
 
 def write(folder: Path, tensors: Tensors) -> Path:

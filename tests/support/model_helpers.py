@@ -10,6 +10,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.weights import Weights
+from tests.support.checkpoint_helpers import lone_inputs
 from tests.support.sim_helpers import small_device
 
 
@@ -28,21 +29,10 @@ class LoneModel:
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> np.ndarray:
         """Logits after each of `token_ids`, which stand at start, start + 1, … (T, V)"""
-        count = len(token_ids)
-        positions = np.arange(start, start + count)
-        arrays = {
-            "input_ids": np.asarray(token_ids),
-            "positions": positions,
-            "slot_mapping": self.table[positions // self.block_size] * self.block_size
-            + positions % self.block_size,
-            "query_lens": np.array([count]),
-            "context_lens": np.array([start + count]),
-            "block_table": self.table[None],
-            "last_rows": np.arange(count),
-        }
+        arrays = lone_inputs(self.table, self.block_size, token_ids, start)
         device = self.device
-        inputs = StepInputs(**{n: device.upload(a.astype(np.int32)) for n, a in arrays.items()})
+        inputs = StepInputs(**{name: device.upload(array) for name, array in arrays.items()})
         hidden = self.model.body(inputs)
-        logits = device.empty((count, self.config.vocab_size))
+        logits = device.empty((len(token_ids), self.config.vocab_size))
         device.free(self.model.head(hidden, inputs.last_rows, logits))
         return device.read(logits)

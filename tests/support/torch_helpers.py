@@ -3,7 +3,6 @@ And a limit for the emulator's memory."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,7 @@ from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
 from mini_engine.cuda.graphs.emulator import host_memory  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
-from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
-from mini_engine.dispatch.dispatcher import BatchDescriptor  # noqa: E402
 from mini_engine.engine.batch import (  # noqa: E402
     Request,
     RequestState,
@@ -31,7 +28,7 @@ from mini_engine.engine.blocks import BlockPool  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.support.checkpoint_helpers import FAMILIES as FAMILIES  # noqa: E402
 from tests.support.checkpoint_helpers import TINY as TINY  # noqa: E402
-from tests.support.checkpoint_helpers import random_tensors, write  # noqa: E402
+from tests.support.checkpoint_helpers import lone_inputs, random_tensors, write  # noqa: E402
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
@@ -76,22 +73,9 @@ class LoneTorchModel:
 
     def inputs(self, token_ids: Sequence[int], start: int) -> StepInputs:
         """`token_ids` stand at start, start + 1, …; logits of all of them are wanted."""
-        count = len(token_ids)
-        positions = np.arange(start, start + count)
-        slots = self.table[positions // self.block_size] * self.block_size
-        arrays = {
-            "input_ids": token_ids,
-            "positions": positions,
-            "slot_mapping": slots + positions % self.block_size,
-            "query_lens": [count],
-            "context_lens": [start + count],
-            "block_table": self.table[None],
-            "last_rows": np.arange(count),
-        }
+        arrays = lone_inputs(self.table, self.block_size, token_ids, start)
         device = self.model.weights.embed.device
-        return StepInputs(
-            **{n: torch.tensor(np.asarray(a, np.int32), device=device) for n, a in arrays.items()}
-        )
+        return StepInputs(**{name: torch.tensor(a, device=device) for name, a in arrays.items()})
 
     def logits(
         self, token_ids: Sequence[int], start: int = 0, attention: Attention | None = None
@@ -103,31 +87,6 @@ class LoneTorchModel:
         logits, _ = self.model.head(self.model.body(inputs, attention), inputs)
         written: np.ndarray = logits.float().cpu().numpy()
         return written
-
-
-class EagerRunner:
-    """Runs the engine's batches unpadded, without graphs. An `engine.Runner`."""
-
-    def __init__(self, weights: Weights, limits: SchedulerLimits, sample: Sampler = greedy) -> None:
-        self.limits, self.sample = limits, sample
-        self.model = torch_model(weights, limits.num_blocks, limits.block_size)
-        device = weights.embed.device
-        self.inputs = StaticInputs(limits, limits.max_num_batched_tokens, device)
-
-    @property
-    def now_us(self) -> float:
-        return time.monotonic() * 1e6
-
-    def wait_until(self, us: float) -> None:
-        time.sleep(max(0.0, us - self.now_us) / 1e6)
-
-    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        del descriptor
-        inputs = self.inputs.fill(batch, batch.num_tokens, batch.num_reqs)
-        hidden = self.model.body(inputs, HostAttention.of(batch, self.limits.block_size))
-        _, tokens = self.model.head(hidden, inputs, self.sample)
-        sampled = tokens.tolist()
-        return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
 
 
 def batch_of(

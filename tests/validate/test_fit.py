@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mini_engine.validate.fit import Parameter, fit_points, hosts_to_fit, left_out, parameters
-from mini_engine.validate.published import Point, Sheets, predicted_ms
+from mini_engine.validate.points import Point, Sheets, predicted_ms
 
 SHEETS = Sheets.shipped().with_hosts({"attic": 10.6, "cellar": 10.6})
 TRUTH = {"attic": 6.0, "cellar": 19.0, "vllm": 4.7, "floor": 1.6, "share": 0.79}

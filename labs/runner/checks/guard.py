@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-import types
+import traceback
 from collections.abc import Callable, Iterable
 from typing import IO
 
@@ -67,27 +67,19 @@ class Guard:
             computed, waited = self.clock() - self.cpu, time.monotonic() - self.wall
             late = computed > self.limit_s or waited > WAIT_S
             if late and (frame := sys._current_frames().get(main)) is not None:
-                mine = self._mine(frame)
-                at = mine or frame
-                path, number = at.f_code.co_filename, at.f_lineno
+                frames = [frame for frame, _ in traceback.walk_stack(frame)]  # the innermost first
+                of_file = {f: f.f_code.co_filename for f in frames}
+                mine = [f for f in frames if any(same(of_file[f], file) for file in self.files)]
+                at = (mine or frames)[0]
                 self.write(
                     event="loop",
                     test=self.name,
                     seconds=computed if computed > self.limit_s else waited,
-                    where=f"{path}:{number}",
-                    line=linecache.getline(path, number).strip(),
-                    inputs=held(mine) if mine else "",
+                    where=f"{of_file[at]}:{at.f_lineno}",
+                    line=linecache.getline(of_file[at], at.f_lineno).strip(),
+                    inputs=held(at) if mine else "",
                 )
                 os.kill(os.getpid(), signal.SIGKILL)
-
-    def _mine(self, frame: types.FrameType) -> types.FrameType | None:
-        """The learner's innermost frame at or above this one."""
-        link: types.FrameType | None = frame
-        while link is not None:
-            if any(same(link.f_code.co_filename, file) for file in self.files):
-                return link
-            link = link.f_back
-        return None
 
 
 def place_of(log: str, files: Iterable[str]) -> str:

@@ -74,6 +74,7 @@ def decode_split_kernel(
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # The query heads of one KV head, as rows of one tile: its keys are read once for all of them.
     member = tl.arange(0, PADDED_GROUP)
     d = tl.arange(0, HEAD_DIM)
     live = member < GROUP
@@ -87,6 +88,7 @@ def decode_split_kernel(
     m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
     l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
+    # Every SPLITS-th tile of the context: whatever its length, the splits have equal shares.
     for start in range(split * TILE, context, SPLITS * TILE):
         token = start + tl.arange(0, TILE)
         inside = token < context
@@ -96,6 +98,7 @@ def decode_split_kernel(
         values = load_numbers(v_cache + at_kv, inside, queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
+    # The scale of the values is a factor of the whole sum: once a head, not once a key.
     store_partial(sums, stats, head * SPLITS + split, live, m, l, acc * v_scale, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP

@@ -157,9 +157,11 @@ def online_softmax(scores, valid, values, m, l, acc):
     valid has weight 0, whatever number it is. Both operands of `tl.dot` must have the dtype of
     values; input_precision="ieee" keeps all bits of float32 on tensor cores.
     """
+    # What does not count must not raise the maximum, and must have no weight under it either.
     scores = tl.where(valid, scores, LOWEST)
     m_new = tl.maximum(m, tl.max(scores, axis=1))
     weights = tl.where(valid, tl.exp(scores - m_new[:, None]), 0.0)
+    # What came before was summed under the old maximum.
     keep = tl.exp(m - m_new)
     l = l * keep + tl.sum(weights, axis=1)
     acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
@@ -193,6 +195,7 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
     l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
     at = partial[:, None] * HEAD_DIM + d[None, :]
     acc = tl.load(sums + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
+    # Each split summed under its own maximum: bring all to the largest one, then divide once.
     weight = tl.exp(m - tl.max(m, axis=0))
     whole = tl.sum(l * weight, axis=0)
     return tl.sum(acc * weight[:, None], axis=0) / tl.where(whole > 0.0, whole, 1.0)

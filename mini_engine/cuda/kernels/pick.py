@@ -46,6 +46,7 @@ def pick_kernel(
     row = tl.program_id(0)
     values += row * PARTIALS
     indices += row * PARTIALS
+    # A best for each lane first, over all reads, then one reduction across lanes.
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     winner = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, PARTIALS, BLOCK):

@@ -69,6 +69,7 @@ def rope_kv_write_kernel(
     half: tl.constexpr = HEAD_DIM // 2
     pair = tl.arange(0, half)
     is_q = head < Q_HEADS
+    # Above the wait: the norm's weight, which no kernel of the step writes.
     if QK_NORM:
         weight = q_norm if is_q else k_norm
         weight_left = tl.load(weight + pair).to(tl.float32)
@@ -82,6 +83,7 @@ def rope_kv_write_kernel(
     right = tl.load(source + half, cache_modifier=".cg").to(tl.float32)
     if QK_NORM:
         left, right = head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM)
+    # A pair is one number of each half: a head is turned without moving data between threads.
     rotated_left = left * c - right * s
     rotated_right = right * c + left * s
     if is_q:
@@ -89,6 +91,7 @@ def rope_kv_write_kernel(
         tl.store(target, rotated_left.to(q.dtype.element_ty))
         tl.store(target + half, rotated_right.to(q.dtype.element_ty))
     else:
+        # A head of k goes to its slot of the cache, and its v with it: one program stores both.
         slot = tl.load(slot_mapping + token, cache_modifier=".cg").to(tl.int64)
         kv_head = head - Q_HEADS
         row = (slot * KV_HEADS + kv_head) * HEAD_DIM + pair

@@ -1,24 +1,33 @@
-"""How far off the model is, held to what was committed: rows, classes, pairs, hosts, the bars."""
+"""Points: what is read, and how far off the model is, held to what was committed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES
-from mini_engine.step.cards import FIGURES, FOLDERS, load_sheet, load_spec, names
-from mini_engine.validate.fit import misses, read_kept, rounded
-from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
-from mini_engine.validate.validate import (
+from mini_engine.step.cards import load_sheet, load_spec, names
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
+from mini_engine.validate.fit import misses, read_kept
+from mini_engine.validate.points import (
+    SHIPPED_POINTS,
+    Point,
     Row,
+    Sheets,
     by_class,
     host_from,
     nearest_pair,
     pairs,
+    predicted_ms,
+    read_points,
     rows_of,
     summary,
 )
@@ -35,6 +44,129 @@ def row(error: float, **changed: object) -> Row:
     """A row whose prediction is off by this much."""
     point = replace(EAGER, itl_ms=10.0, **changed)  # type: ignore[arg-type]
     return Row(point, 10 * (1 + error), 5, 20, "server", False, "NONE")
+
+
+GOOD = {
+    "id": "mine-1", "class": "vLLM eager", "model": "qwen3-0.6b", "gpu": "h100", "batch": 2,
+    "context": 300, "itl_ms": 10.0, "source": "my own bench",
+}  # fmt: skip
+
+
+def read(folder: Path, *points: Any) -> tuple[list[Point], list[str]]:
+    path = folder / "points.json"
+    path.write_text(json.dumps(list(points)))
+    return read_points(path, SHEETS)
+
+
+# ---- good ones
+
+
+def test_a_point_needs_eight_fields_and_its_host_is_its_source_where_none_is_given(
+    tmp_path: Path,
+) -> None:
+    points, unknown = read(tmp_path, GOOD)
+    assert points == [
+        Point("mine-1", "vLLM eager", "qwen3-0.6b", "h100", 2, 300, 10.0, "my own bench",
+              "my own bench", "high")
+    ]  # fmt: skip
+    assert unknown == []
+
+
+def test_models_and_cards_are_read_in_any_case_and_other_fields_are_let_be(tmp_path: Path) -> None:
+    given = {**GOOD, "model": "Qwen3-0.6B", "gpu": "H100", "notes": "quiet", "host": "attic"}
+    [point], _ = read(tmp_path, given)
+    assert (point.model, point.card, point.host) == ("qwen3-0.6b", "h100", "attic")
+
+
+def test_every_shipped_point_is_known_and_has_a_source() -> None:
+    points, unknown = read_points(SHIPPED_POINTS, SHEETS)
+    assert unknown == []
+    assert len(points) == 449
+    assert len({point.source for point in points}) == 113
+    assert len({point.id for point in points}) == len(points)
+
+
+def test_the_words_of_every_class_name_an_engine() -> None:
+    assert {
+        "transformers eager", "plain PyTorch eager loop", "plain PyTorch graph loop", "vLLM eager",
+        "vLLM V0 graph", "vLLM V1 piecewise", "vLLM V1 graph full", "SGLang eager", "SGLang graph",
+        "nano-vllm eager", "nano-vllm graph", "torch.compile graph", "custom kernels, graph loop",
+        "megakernel", "other engine graph",
+    } == set(SHEETS.engine_of)  # fmt: skip
+
+
+# ---- unknown ones
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "says"),
+    [
+        ("gpu", "gaudi3", "mine-1: no card 'gaudi3', known are a10, "),
+        ("model", "gpt-5", "mine-1: no model 'gpt-5', known are llama-2-7b, "),
+        ("class", "TensorRT graph", "mine-1: no engine 'TensorRT graph', known are SGLang eager, "),
+    ],
+)
+def test_an_unknown_card_model_or_engine_is_named_in_one_line_and_the_rest_goes_on(
+    tmp_path: Path, field: str, word: str, says: str
+) -> None:
+    points, [line] = read(tmp_path, {**GOOD, field: word}, {**GOOD, "id": "mine-2"})
+    assert [point.id for point in points] == ["mine-2"]
+    assert line.startswith(says)
+    assert "\n" not in line
+
+
+def test_an_unknown_host_is_no_complaint_and_gets_the_engines_usual_one(tmp_path: Path) -> None:
+    [point], unknown = read(tmp_path, GOOD)
+    spec, mode, known = SHEETS.spec(point)
+    assert (unknown, spec.host, mode, known) == ([], "server", "eager", False)
+
+
+def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
+    [point], _ = read(tmp_path, {**GOOD, "host": "yiconrain-vastai-h100"})
+    spec, _, known = SHEETS.spec(point)
+    assert (spec.host, known) == ("yiconrain-vastai-h100", True)
+    assert spec.cpu_op_us < SHEETS.spec(read(tmp_path, GOOD)[0][0])[0].cpu_op_us
+
+
+# ---- bad ones
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", None), ("class", 7), ("gpu", None), ("source", 7), ("batch", 0), ("batch", 1.5),
+        ("context", "8k"), ("itl_ms", -1), ("itl_ms", float("nan")), ("itl_ms", 1e9),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_refused_by_file_point_and_field(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    with pytest.raises(ValueError, match=rf"points.json: point 2: {field} is"):
+        read(tmp_path, GOOD, {**GOOD, field: value})
+
+
+def test_two_points_of_one_id_are_refused_for_nobody_could_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'mine-1'"):
+        read(tmp_path, GOOD, {**GOOD, "batch": 8})
+
+
+@pytest.mark.parametrize("data", [[], {}, "points", [3]])
+def test_what_is_no_list_of_points_is_refused(tmp_path: Path, data: object) -> None:
+    path = tmp_path / "points.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"points\.json"):
+        read_points(path, SHEETS)
+
+
+# ---- predictions
+
+
+def test_a_prediction_is_that_of_the_recursion(tmp_path: Path) -> None:
+    [point], _ = read(tmp_path, GOOD)
+    spec, mode, _ = SHEETS.spec(point)
+    ops = step_ops(SHAPES[point.model], StepShape.decode(2, 300), spec.ops)
+    counted_ms = step_time(ops, spec, mode, 2).itl_us / 1e3
+    assert predicted_ms(point, SHEETS) == pytest.approx(counted_ms)
 
 
 # ---- rows and summaries
@@ -67,11 +199,6 @@ def test_a_summary_counts_points_sources_and_errors() -> None:
     assert one.left_out_median is None
     with pytest.raises(ValueError, match="none: no points to sum up"):
         summary("none", [])
-
-
-def test_every_class_has_its_summary() -> None:
-    rows = [row(0.1), row(0.2, cls="SGLang eager"), row(0.3)]
-    assert [(s.name, s.points) for s in by_class(rows)] == [("SGLang eager", 1), ("vLLM eager", 2)]
 
 
 # ---- pairs
@@ -139,23 +266,6 @@ def test_the_files_hold_what_the_last_fit_found() -> None:
             assert f"90% interval {one['low']} to {one['high']}" in figure.source, where
 
 
-def test_a_figure_with_an_interval_of_the_fit_is_one_of_its_parameters() -> None:
-    fitted = {(where, one["figure"]) for one in KEPT["parameters"] for where in one["files"]}
-    for kind in FOLDERS:
-        for name in names(kind):
-            sheet = load_sheet(kind, name)
-            for figure in FIGURES[kind]:
-                if "90% interval" in sheet.figures[figure].source:
-                    assert (f"{kind} {name}", figure) in fitted
-
-
-def test_every_value_lies_in_its_interval_and_says_where_its_prior_is_from() -> None:
-    for one in KEPT["parameters"]:
-        assert one["low"] <= one["value"] <= one["high"], one["name"]
-        assert one["prior_from"]
-        assert 0 <= one["told_by_data"] <= 1
-
-
 def test_the_widths_of_the_intervals_are_what_left_out_sources_were_missed_by() -> None:
     widths = misses(POINTS, SHEETS, KEPT["left_out_ms"])
     for name in names("engine"):
@@ -176,10 +286,6 @@ def test_of_left_out_points_as_many_lie_in_the_interval_as_it_says() -> None:
 
 def test_every_point_has_a_prediction_by_a_fit_without_its_source() -> None:
     assert set(KEPT["left_out_ms"]) == {point.id for point in POINTS}
-
-
-def test_rounded_keeps_four_digits() -> None:
-    assert (rounded(1234.56), rounded(0.00123456)) == (1235, 0.001235)
 
 
 # ---- how good it is: `validate` prints the same. Points that their own source calls unsure ("low")
