@@ -38,6 +38,7 @@ VERSION = "0.1.0"  # as in pyproject.toml
 COMMANDS = {
     "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
     "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
+    "explain": "am I launch-bound? Where a measured step's time goes, and what a graph would save",
     "crossover": "ITL against batch: up to where does a graph pay?",
     "ladder": "which batch sizes get a graph, and why your batch of 33 runs at 40",
     "capacity": "what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
@@ -53,6 +54,7 @@ COMMANDS = {
 NEXT = {
     "demo": ("crossover", "01-why-the-gpu-waits"),
     "generate": ("demo", "09-continuous-batching"),
+    "explain": ("crossover", "01-why-the-gpu-waits"),
     "crossover": ("ladder --batch 33", "14-when-graphs-do-not-help"),
     "ladder": ("serve", "07-capture-size-ladder"),
     "capacity": ("crossover", "02-bytes-and-bandwidth"),

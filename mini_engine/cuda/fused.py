@@ -52,7 +52,7 @@ from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
 from mini_engine.engine.batch import ScheduledBatch
 
-MAX_REQUESTS = 1024  # in a decode step by itself; a larger one runs as a mixed batch
+ROOM = 1024  # requests of a step, or more where the cache has blocks for more
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class FusedModel(Model):
         self.kernels_per_layer, self.library_from = kernels_per_layer, most + 1
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
-        shape = (MAX_REQUESTS, self.config.num_kv_heads)
+        shape = (max(ROOM, len(cache.keys[0])), self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
-        self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
+        self.zeros = torch.zeros(shape[0], 1, device=device)
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
         """Kernels of a layer, in a decode step of so many requests."""
@@ -113,8 +113,6 @@ class FusedModel(Model):
         """Hidden states after the last layer, (T, H). Writes K and V of every token."""
         rows = len(inputs.input_ids)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
-        if isinstance(attention, DecodeAttention) and rows > MAX_REQUESTS:
-            attention = PagedAttention(self.pdl)
         if not isinstance(attention, DecodeAttention):
             self._nine(residual, inputs, attention.begin(inputs), library_linear)
             return residual
@@ -136,9 +134,9 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
-        rows = len(inputs.last_rows)
-        if not picks(sample, rows):
+        if not picks(sample):
             return super().head(hidden, inputs, sample)
+        rows = len(inputs.last_rows)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
         logits, values, indices = self._partials(last, inputs.context_lens, sample)
@@ -150,8 +148,7 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """`head` and `advance`, which its last kernel does. Logits (R, V) and tokens (R,) int32."""
-        rows = len(inputs.last_rows)
-        if len(hidden) != rows or not picks(sample, rows):
+        if len(hidden) != len(inputs.last_rows) or not picks(sample):
             return super().next_step(hidden, inputs, sample)
         logits, values, indices = self._partials(hidden, inputs.context_lens, sample)
         tokens = torch.empty_like(inputs.context_lens)
@@ -246,6 +243,6 @@ class FusedModel(Model):
         residual.add_(out)
 
 
-def picks(sample: Sampler, rows: int) -> bool:
-    """Whether the kernels choose the tokens of so many rows."""
-    return rows <= MAX_REQUESTS and (sample is greedy or isinstance(sample, SeededSampler))
+def picks(sample: Sampler) -> bool:
+    """Whether the kernels choose tokens in this way."""
+    return sample is greedy or isinstance(sample, SeededSampler)

@@ -160,8 +160,9 @@ def resolve_model(folder_or_id: str | Path) -> Path:
     try:
         return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's errors come from four packages; all mean the same here
+        reason = f"{type(error).__name__} {error}".splitlines()[0]
         raise ValueError(
-            f"{folder_or_id}: not a folder here, and the hub does not give it: {first_line(error)}"
+            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
         ) from error
 
 
@@ -196,11 +197,6 @@ def no_room(
         f"{where} has {free:,} free: "
         + (f"{largest.name} would fit" if largest else "no shape that we know would fit")
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of its message, or its type where there is none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # Weights (never a pickle), shape and tokenizer; "original/" and other formats are not fetched.

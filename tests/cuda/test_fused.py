@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from typing import Literal
-from unittest.mock import patch
 
 import pytest
 
@@ -18,7 +17,6 @@ pytest.importorskip("triton")
 
 from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.variants import FusedGraph, OursEager  # noqa: E402
-from mini_engine.cuda import fused as fused_file  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
@@ -145,18 +143,6 @@ def test_steps_that_feed_themselves_equal_the_plain_ones(
     for name, was in vars(padded).items():
         assert torch.equal(vars(inputs)[name][2:], was), f"{name} of the padded row has changed"
     assert int(inputs.context_lens.max()) == 32
-
-
-def test_a_batch_beyond_the_counters_runs_as_a_mixed_one() -> None:
-    weights = weights_of("llama", "cpu")
-    inputs, cache = random_step(weights, 3)
-    model = FusedModel(weights, cache, kernels_per_layer=9)
-    live, attention = inputs.context_lens > 0, DecodeAttention(8, 4)
-    wanted, _ = model.head(model.body(inputs, attention), inputs)
-    with patch.object(fused_file, "MAX_REQUESTS", 2), patch.object(model, "_decodes") as decodes:
-        got, _ = model.head(model.body(inputs, attention), inputs)
-    assert not decodes.called
-    torch.testing.assert_close(got[live], wanted[live], atol=2e-4, rtol=0)  # as above
 
 
 def test_a_layer_has_nine_kernels_or_five() -> None:

@@ -209,7 +209,8 @@ def exists(module: str, name: str = "") -> bool:
     if module.partition(".")[0] not in OURS:
         return True
     place = ROOT / module.replace(".", "/")
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    package = (place / "__init__.py").exists()  # a folder of data may bear a module's name
+    file = place / "__init__.py" if package else place.with_suffix(".py")
     if not name or not file.exists():
         return file.exists() or (place.is_dir() and exists(f"{module}.{name}"))
     return name == "*" or name in names_in(file) or exists(f"{module}.{name}")

@@ -13,7 +13,7 @@ import pytest
 from labs.runner import workspace
 from labs.runner.cut.catalogue import Hole, Lab, lab_number
 from labs.runner.cut.cutter import body_of, cut
-from labs.runner.cut.migrate import Migrated, migrate
+from labs.runner.cut.migrate import Migrated, broken_imports, migrate
 from labs.runner.workspace import LabState, Progress
 from tests.labs.conftest import Say
 
@@ -249,6 +249,13 @@ class Helper:
     exec(text, names)
     assert names["Box"](5).half(True) == 2.5
     assert 3.14 < names["area"](1) < 3.15
+
+
+def test_an_import_is_gone_only_if_its_module_or_its_name_is() -> None:
+    """A folder of data bears the name of a module that stands beside it."""
+    assert broken_imports("from mini_engine.step.cards import load_spec") == []
+    gone = "from mini_engine.step.cards import never_was"
+    assert broken_imports(gone) == ["mini_engine.step.cards.never_was"]
 
 
 def test_half_a_solution_is_carried_over_under_the_number_that_its_hole_has_now() -> None:

@@ -1,0 +1,115 @@
+"""Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
+
+In:  a model, a spec, batch and context; a measured ITL, and how it was launched, if known.
+Out: `Explained`: three parts that sum to the ITL, and what each way to launch is predicted to take.
+
+    found = explain(config, load_spec("l40s"), batch=4, context=1024, itl_us=22e3)
+    found.mode, found.cpu_us        # "NONE", and how long the GPU waits for the CPU
+
+Without an ITL it is the predicted eager step that is explained. A measured eager step also says how
+fast its host is: as many times slower or faster than the spec's as makes the prediction right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from mini_engine.model.config import ModelConfig
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.curves import step_floor_us
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import Mode, StepModel
+from mini_engine.step.storage import Stored
+
+WAYS: Mapping[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+SLOWEST = 16.0  # of a host, against the spec's; the fastest is as many times as fast
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one way to launch the step is predicted to take, and its 80% interval."""
+
+    itl_us: float
+    low_us: float  # not below the floor
+    high_us: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One step, in three parts that sum to `itl_us`."""
+
+    itl_us: float
+    measured: bool
+    mode: str  # how it was launched, or the way whose prediction is nearest
+    floor_us: float  # bytes, as fast as the card reads
+    kernels_us: float  # beginnings and ends of kernels, gaps, what the engine does in between
+    cpu_us: float  # the GPU waits for the CPU
+    host_factor: float | None  # the host's time over the spec's, of a measured eager step
+    ways: Mapping[str, Way]
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether even the most that a full graph is predicted to take is less."""
+        return self.itl_us > self.ways["FULL"].high_us
+
+    def saved(self, mode: str = "FULL") -> tuple[float, float, float]:
+        """The share of the ITL that this way saves: predicted, and at the ends of its interval."""
+        way = self.ways[mode]
+        low, mid, high = (1 - us / self.itl_us for us in (way.high_us, way.itl_us, way.low_us))
+        return mid, low, high
+
+
+def explain(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    *,
+    batch: int,
+    context: int,
+    itl_us: float | None = None,
+    mode: str | None = None,
+    stored: Stored | None = None,
+) -> Explained:
+    """Take a step of `batch` requests with `context` tokens apart. `mode`: NONE, PIECEWISE or FULL.
+
+    A graph is taken to have been captured for just this batch: no rows are padded.
+    """
+    shape = StepShape.decode(batch, context)
+    floor_us = step_floor_us(config, spec, batch, context, stored)
+
+    def predicted(on: DeviceSpec) -> dict[str, float]:
+        model = StepModel(config, on, on.ops, stored)
+        return {name: model.itl_us(way, shape) for name, way in WAYS.items()}
+
+    itls, factor = predicted(spec), None
+    itl = itl_us or itls[mode or "NONE"]
+    like = mode or min(itls, key=lambda name: abs(math.log(itls[name] / itl)))
+    if itl_us and like == "NONE":
+        factor = _host_factor(lambda f: predicted(_on_host(spec, f))["NONE"], itl)
+        itls = predicted(_on_host(spec, factor)) if factor else itls
+    ways = {}
+    for name, us in itls.items():
+        low, high = spec.interval(us, name)
+        ways[name] = Way(us, max(low, floor_us), high)
+    floor = min(floor_us, itl)
+    # what a full graph takes is not the CPU's, and of a step that ran as one, nothing is
+    cpu = 0.0 if like == "FULL" else max(0.0, itl - max(itls["FULL"], floor))
+    return Explained(itl, itl_us is not None, like, floor, itl - floor - cpu, cpu, factor, ways)
+
+
+def _on_host(spec: DeviceSpec, factor: float) -> DeviceSpec:
+    """The same on a host that is so many times as slow."""
+    figures = ("cpu_op_us", "live_op_us", "host_step_us", "ahead_us", "request_us")
+    return replace(spec, **{name: getattr(spec, name) * factor for name in figures})
+
+
+def _host_factor(eager_us: Callable[[float], float], itl_us: float) -> float | None:
+    """How slow a host makes the eager step take so long; None if no host does."""
+    low, high = 1 / SLOWEST, SLOWEST
+    if not eager_us(low) < itl_us < eager_us(high):
+        return None
+    for _ in range(40):  # the step only grows with the factor, so halve what it may be
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if eager_us(middle) < itl_us else (low, middle)
+    return math.sqrt(low * high)
