@@ -136,16 +136,16 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table(("<item", "GiB", "<what it is"), rows, bold=[len(rows) - 1]))
     if not report.fits:
         console.print("[bold]It does not fit.[/bold] No step is predicted.")
-    longest = f"longest context of one request: {report.max_context:,} tokens"
+    beyond, floor = "", "unknown, for a card without a name"
     if report.max_context > report.model_context:
-        longest += f" of memory; the model was made for {report.model_context:,}"
-    console.print(longest)
-    console.print(f"largest batch at {report.context:,} tokens: {report.max_batch:,}")
-    floor = "unknown, for a card without a name"
+        beyond = f" of memory; the model was made for {report.model_context:,}"
     if report.floor_ms is not None:
         floor = f"{report.floor_ms:.3f} ms at the bandwidth on paper, "
         floor += f"{report.copy_floor_ms:.3f} ms at what a copy reaches"
-    console.print(f"floor of ITL: {floor}")
+    console.print(
+        f"longest context of one request: {report.max_context:,} tokens{beyond}\n"
+        f"largest batch at {report.context:,} tokens: {report.max_batch:,}\nfloor of ITL: {floor}"
+    )
     if without:
         parts = [without[f"{part}_bytes"] for part in ("needed", "beyond", "ended")]
         read, shares = sum(parts), [f"{part / max(1, sum(parts)):.0%}" for part in parts]

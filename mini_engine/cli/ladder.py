@@ -4,9 +4,9 @@
 
 A graph replays only the shapes it was captured with. So an engine captures a ladder of sizes at
 start-up and pads every batch up to the next rung. Rungs cost start-up time and memory, gaps between
-them cost padding. The ladder here is the one that vLLM 0.33 makes of the same settings. In mode
-FULL_AND_PIECEWISE each size is captured in pieces, one more than the model has layers, for steps
-with prompts in them, and those up to --max-num-seqs once more whole, for steps that only decode.
+them cost padding. In mode FULL_AND_PIECEWISE each size is captured in pieces, one more than the
+model has layers, for steps with prompts in them, and those up to --max-num-seqs once more whole,
+for steps that only decode.
 
 With the batch sizes that a server really ran, it also finds the ladder that would have padded
 least, and draws how padding falls as rungs are added. `serve --json` writes such a file, in which
@@ -65,10 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
     if histogram and (args.spec_tokens or args.mode == "NONE"):
-        raise ValueError(
-            "--histogram counts the rows that a ladder pads: leave out --spec-tokens, whose rungs "
-            "hold whole requests, and --mode NONE, which has no rungs"
-        )
+        useless = f"--spec-tokens {args.spec_tokens}" if args.spec_tokens else "--mode NONE"
+        raise ValueError(f"--histogram counts rows that a ladder pads: leave out {useless}")
     query_len = 1 + args.spec_tokens
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
@@ -151,13 +149,13 @@ def read_histogram(path: Path) -> dict[int, int]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     sizes, costs = result["capture_sizes"], result["costs"]
+    runs = in_runs(sizes) or "no graphs: every step is eager"
     console.print(
         f"[bold]vLLM 0.33[/bold], {result['mode']}, max_num_seqs {result['max_num_seqs']:,}, "
         f"max_num_batched_tokens {result['max_num_batched_tokens']:,}: "
-        f"[bold]{len(sizes)} capture sizes[/bold]"
+        f"[bold]{len(sizes)} capture sizes[/bold]\n   {runs}\n\n"
+        f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:"
     )
-    console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
-    console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
     if rungs := costs.piecewise_rungs:
         pieces, graphs = result["layers"] + 1, costs.piecewise_graphs
         console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
@@ -170,9 +168,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     if not result["fits"]:
         console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
     if explained := result.get("explained"):
-        console.print(f"[bold]{explained['explanation']}[/bold]")
-        console.print(f"   when all decode: {explained['decode']}")
-        console.print(f"   with a prompt among them: {explained['mixed']}\n")
+        console.print(
+            f"[bold]{explained['explanation']}[/bold]\n   when all decode: {explained['decode']}\n"
+            f"   with a prompt among them: {explained['mixed']}\n"
+        )
     if histogram := result.get("padding"):
         _show_histogram(histogram, console)
     if sizes:

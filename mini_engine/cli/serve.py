@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
     alike = "share the blocks of equal prefixes"
     add("--prefix-caching", action="store_true", help=alike)
-    words = "a share of the prompts (--share) begins with the same tokens; with --prefix-caching"
+    words = "a share of the prompts (--share) begins with the same tokens; caches prefixes"
     add("--shared-prefix", type=number, default=0, metavar="TOKENS", help=words)
     add("--share", type=options.share, metavar="0..1", help="(default: 1)")
     words = "what happens to K and V of a preempted request (default: recompute)"

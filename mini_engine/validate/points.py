@@ -261,9 +261,7 @@ def rows_of(
 
 
 def summary(name: str, rows: Sequence[Row]) -> Summary:
-    """Raises ValueError for no rows."""
-    if not rows:
-        raise ValueError(f"{name}: no points to sum up")
+    """Of one row or more."""
     errors = [abs(row.error) for row in rows]
     others = [abs(row.left_out_error) for row in rows if row.left_out_error is not None]
     return Summary(

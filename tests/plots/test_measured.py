@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
@@ -16,7 +15,7 @@ from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, curve, measured_steps, of_one_place
 from mini_engine.plots.measured import STYLES, crossing_batch, floor_curve
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
-from tests.support.figure_helpers import panels, png_size, watch, words
+from tests.support.figure_helpers import panels, watch, words
 
 ROWS = made_up_rows()
 STEPS = measured_steps(ROWS)
@@ -43,18 +42,6 @@ each_figure = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
 
 
 # ---------------------------------------------------------------- of every figure
-
-
-@each_figure
-def test_a_figure_is_a_large_png_and_the_same_bytes_twice(draw: Any, tmp_path: Path) -> None:
-    once, again = tmp_path / "new" / "1.png", tmp_path / "2.png"
-    draw(STEPS, once, ON_A_GPU)
-    with matplotlib.rc_context({"font.size": 31}):
-        draw(STEPS, again, ON_A_GPU)
-    width, height = png_size(once)
-    assert width >= 1200
-    assert height >= 600
-    assert once.read_bytes() == again.read_bytes()
 
 
 @each_figure

@@ -51,15 +51,6 @@ class HostMemory:
     def reserved_bytes(self) -> int:
         return sum(pool.reserved_bytes for pool in self.pools)
 
-    def check_room(self, nbytes: int) -> None:
-        """Raises `torch.OutOfMemoryError` where a GPU would."""
-        free = self.capacity_bytes - self.reserved_bytes
-        if nbytes > free:
-            raise torch.OutOfMemoryError(
-                f"out of memory: a graph pool asked for {nbytes:,} bytes and {free:,} of "
-                f"{self.capacity_bytes:,} are free. Capture fewer or smaller sizes"
-            )
-
 
 @dataclass(eq=False)
 class Segment:
@@ -157,7 +148,12 @@ class GraphPool:
         return block
 
     def _grow(self, nbytes: int, stream: Hashable) -> Block:
-        self._memory.check_room(nbytes)
+        free = self._memory.capacity_bytes - self._memory.reserved_bytes
+        if nbytes > free:
+            raise torch.OutOfMemoryError(
+                f"out of memory: a graph pool asked for {nbytes:,} bytes and {free:,} of "
+                f"{self._memory.capacity_bytes:,} are free. Capture fewer or smaller sizes"
+            )
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
         start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
         segment = Segment(padded[start : start + nbytes], stream)

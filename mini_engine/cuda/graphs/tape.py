@@ -48,16 +48,12 @@ class Tape:
 
     def __init__(self) -> None:
         self.ops: list[str] = []
-        self._calls: list[Callable[[], object]] = []
-
-    def add(self, op: str, call: Callable[[], object]) -> None:
-        self.ops.append(op)
-        self._calls.append(call)
+        self.calls: list[Callable[[], object]] = []
 
     def replay(self) -> None:
         """Run the calls on whatever their addresses hold by now."""
         with torch.inference_mode():  # no autograd, and fewer stops on the way to a kernel
-            for call in self._calls:
+            for call in self.calls:
                 call()
 
 
@@ -139,7 +135,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh = tree_map_only(Tensor, self._empty, shapes)
         if func not in ALLOCATIONS:
             remembered = tree_map_only(Tensor, self.pool.alias, (args, kwargs, fresh))
-            self.tape.add(str(func), _call(func, *remembered))
+            self.tape.ops.append(str(func))
+            self.tape.calls.append(_call(func, *remembered))
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
         names = zip(fresh, _returned_arguments(func), strict=True)
         returned = [x if name is None else given[name] for x, name in names]

@@ -97,29 +97,21 @@ def load_words(
 
 
 @triton.jit
-def load_scales(
-    scales, row, N: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
-):
-    """Scales (N, SEGMENTS) of the rows, a tuple of tiles (len(row), CHUNK, 1)."""
+def load_groups(
+    values, row, N: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, NIBBLES: tl.constexpr,
+):  # fmt: skip
+    """What each segment of the rows has, (N, SEGMENTS): scales, or with NIBBLES zeros, two in a
+    byte. A tuple of tiles (len(row), CHUNK, 1)."""
     chunks = ()
-    real = tl.minimum(row, N - 1)[:, None, None] * SEGMENTS
+    each: tl.constexpr = 2 if NIBBLES else 1
+    real = tl.minimum(row, N - 1)[:, None, None] * ((SEGMENTS + each - 1) // each)
     for c in tl.static_range(CHUNKS):
         segment = (c * CHUNK + tl.arange(0, CHUNK))[None, :, None]
-        chunks = chunks + (tl.load(scales + real + segment, mask=segment < SEGMENTS, other=0.0),)
-    return chunks
-
-
-@triton.jit
-def load_zeros(
-    zeros, row, N: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
-):
-    """Zeros, two in a byte, of the rows: a tuple of tiles (len(row), CHUNK, 1)."""
-    chunks = ()
-    real = tl.minimum(row, N - 1)[:, None, None] * ((SEGMENTS + 1) // 2)
-    for c in tl.static_range(CHUNKS):
-        segment = (c * CHUNK + tl.arange(0, CHUNK))[None, :, None]
-        byte = tl.load(zeros + real + segment // 2, mask=segment < SEGMENTS, other=0)
-        chunks = chunks + ((byte.to(tl.int32) >> (segment % 2 * 4)) & 15,)
+        tile = tl.load(values + real + segment // each, mask=segment < SEGMENTS, other=0)
+        if NIBBLES:
+            tile = (tile.to(tl.int32) >> (segment % 2 * 4)) & 15
+        chunks = chunks + (tile,)
     return chunks
 
 
@@ -224,8 +216,8 @@ def quantized_product_kernel(
     real = own < N
     # Above the wait, as in gemv.py: words, which stay packed in registers, scales and zeros, gains.
     words = load_words(packed, row, halves * N, segments, CHUNK, CHUNKS)
-    groups = load_scales(scales, row, halves * N, segments, CHUNK, CHUNKS) if GROUPED else ()
-    points = load_zeros(zeros, row, halves * N, segments, CHUNK, CHUNKS) if ZEROS else ()
+    groups = load_groups(scales, row, halves * N, segments, CHUNK, CHUNKS, False) if GROUPED else ()
+    points = load_groups(zeros, row, halves * N, segments, CHUNK, CHUNKS, True) if ZEROS else ()
     whole = 1.0 if GROUPED else tl.load(scales + row)
     gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "") if NORM else ()
     offset = tl.load(bias + own, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0

@@ -7,7 +7,7 @@ import torch
 
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
-from tests.support.kernel_cases import NAN, Paged, assert_close, paged
+from tests.support.kernel_cases import NAN, Paged, assert_close, in_fp8, paged
 
 both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # heads, contexts (not multiples of the block or the tile; 0 is a padded row), splits
@@ -26,13 +26,18 @@ def batch(heads: Heads, contexts: list[int], dtype: torch.dtype) -> tuple[torch.
 
 
 def decode(
-    q: torch.Tensor, kv: Paged, splits: int, counters: torch.Tensor | None = None
+    q: torch.Tensor,
+    kv: Paged,
+    splits: int,
+    counters: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     out = torch.full_like(q, NAN)
     if counters is None:
         counters = torch.zeros(len(q), kv.k_cache.shape[2], dtype=torch.int32)
     attention.decode_attention(
-        out, counters, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits
+        *(out, counters, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits),
+        kv_scales=scales,
     )
     assert (counters == 0).all()
     return out
@@ -42,15 +47,17 @@ def decode(
 
 
 @both
+@pytest.mark.parametrize("fp8", [False, True])
 @cases
 def test_split_decode_equals_its_reference(
-    dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int
+    fp8: bool, dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int
 ) -> None:
     q, kv = batch(heads, contexts, dtype)
+    kv, scales = in_fp8(kv) if fp8 else (kv, None)
     expected = attention.decode_reference(
-        q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
+        q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, scales
     )
-    assert_close(decode(q, kv, splits), expected, terms=64)
+    assert_close(decode(q, kv, splits, scales=scales), expected, terms=64)
 
 
 def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:

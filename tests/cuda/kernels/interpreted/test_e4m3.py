@@ -8,9 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mini_engine.cuda.fp8 import FP8, to_e4m3, widened
-from mini_engine.cuda.kernels import attention, prefill, rope
-from mini_engine.cuda.kernels import paged as paging
+from mini_engine.cuda.fp8 import FP8, to_e4m3
+from mini_engine.cuda.kernels import rope
 from mini_engine.cuda.kernels.e4m3 import cached, numbers
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.attention_cases import FusedBatch
@@ -71,31 +70,6 @@ def test_rope_writes_codes_of_the_scales_of_the_heads(dtype: torch.dtype, qk_nor
         off = (stored - to_e4m3(new, scale).view(torch.int8).int()).abs()
         assert off.max() <= 1
         assert (off > 0).sum() <= 1
-
-
-@both
-def test_split_decode_of_codes_equals_its_reference(dtype: torch.dtype) -> None:
-    torch.manual_seed(4)
-    q = torch.randn(4, 256).to(dtype)
-    kv, scales = in_fp8(paged([1, 0, 37, 70], 2, 64, 5, dtype))
-    where = kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
-    out, counters = torch.full_like(q, NAN), torch.zeros(4, 2, dtype=torch.int32)
-    attention.decode_attention(out, counters, q, *where, 2, kv_scales=scales)
-    assert_close(out, attention.decode_reference(q, *where, scales), terms=64)
-    wide = [widened(c, scales, i).to(dtype) for i, c in enumerate(where[:2])]
-    assert_close(out, attention.decode_reference(q, *wide, *where[2:]), terms=64)
-
-
-@both
-def test_prefill_over_codes_equals_its_reference(dtype: torch.dtype) -> None:
-    torch.manual_seed(5)
-    kv, scales = in_fp8(paged([70, 9, 41], 2, 32, 5, dtype))
-    q, lens = torch.randn(26, 128).to(dtype), torch.tensor([19, 1, 6], dtype=torch.int32)
-    inputs = q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens
-    out, expected = torch.full_like(q, NAN), torch.full_like(q, NAN)
-    prefill.prefill_attention(out, *inputs, kv_scales=scales)
-    paging.attention_reference(expected, *inputs, scales)
-    assert_close(out, expected, terms=64)
 
 
 @both
