@@ -63,7 +63,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         shape, spec, CaptureLadder(sizes),
         style=spec.ops, context=args.context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
-    plots.itl_curve(curve, args.out)
+    if out := options.picture_of(args):
+        plots.itl_curve(curve, out)
     first, last = curve.points[0], curve.points[-1].batch
     shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
     # where the crossover would be if issuing a kernel took as much less and more as eager steps
@@ -83,10 +84,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts
         ],
         "batch_1": {
-            mode: options.interval(spec, getattr(first, name).itl_us, mode)
+            mode: options.interval(spec, getattr(first, name).itl_us, mode, first.floor_us)
             for mode, name in MODES.items()
         },
         "finding": curve.finding(),
+        "out": out,
         "points": [curve.point(batch) for batch in sorted(shown)],
     }
 

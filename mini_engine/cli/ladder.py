@@ -89,18 +89,21 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         result["explained"] = explain_batch(dispatcher, args.batch)
     if not sizes:
         return result
-    ladder = CaptureLadder(sizes)
+    ladder, out = CaptureLadder(sizes), options.picture_of(args)
+    result["out"] = out
     about = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}"
     if not histogram:
         rows = (args.batch or 0) * query_len
         mark = rows if 1 <= rows <= ladder.top else None
-        plots.waste_by_batch(ladder, args.out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
+        if out:
+            plots.waste_by_batch(ladder, out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
         return result
     own, points = costs.point(ladder, histogram), costs.curve(histogram, len(ladder), ladder.top)
     steps = sum(histogram.values())
-    caption = f"{plots.PREDICTED}: {about}; {steps:,} steps of the histogram given"
-    name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
-    plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
+    if out:
+        caption = f"{plots.PREDICTED}: {about}; {steps:,} steps of the histogram given"
+        name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
+        plots.ladder_curve(points, out, caption=caption, reference=(name, own))
     return result | {"padding": {"steps": steps, "this_ladder": own, "curve": points}}
 
 

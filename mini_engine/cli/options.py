@@ -125,9 +125,16 @@ def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PI
 
 
 def add_picture(parser: argparse.ArgumentParser, default: str) -> None:
-    """`-o`: where the picture goes."""
-    words = f"picture: .png, .svg or .pdf (default: {default})"
-    parser.add_argument("-o", "--out", type=picture, default=default, metavar="FILE", help=words)
+    """`-o`: where the picture goes. With --json there is one only where it is asked for."""
+    words = f"picture: .png, .svg or .pdf (default: {default}; with --json none)"
+    parser.add_argument("-o", "--out", type=picture, metavar="FILE", help=words)
+    parser.set_defaults(usual_out=picture(default))
+
+
+def picture_of(args: argparse.Namespace) -> Path | None:
+    """Where `add_picture`'s picture goes, if anywhere."""
+    usual: Path = vars(args).pop("usual_out")  # an option that nobody gives is not in the JSON
+    return args.out or (None if args.json else usual)
 
 
 # ---------------------------------------------------------------- what they name
@@ -172,10 +179,10 @@ def on(result: Mapping[str, Any]) -> str:
     return f"one {result['spec']}, host {result['host']}, engine {result['engine']}"
 
 
-def interval(spec: DeviceSpec, itl_us: float, mode: str) -> dict[str, float]:
-    """A predicted ITL with its 80% interval, for JSON."""
+def interval(spec: DeviceSpec, itl_us: float, mode: str, floor_us: float = 0.0) -> dict[str, float]:
+    """A predicted ITL with its 80% interval, for JSON. No step takes less than its floor."""
     low, high = spec.interval(itl_us, mode)
-    return {"itl_us": itl_us, "low_us": low, "high_us": high}
+    return {"itl_us": itl_us, "low_us": max(low, floor_us), "high_us": high}
 
 
 def ms(one: Mapping[str, float]) -> str:

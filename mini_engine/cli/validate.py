@@ -50,6 +50,8 @@ from mini_engine.validate.points import (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
+    words = "a card of your own that points name, as calibrate writes one"
+    add("--spec", type=Path, metavar="FILE", help=words)
     words = "eager points that tell the speed of their hosts, one for each host"
     add("--host-from", metavar="ID,ID", help=words)
     words = "fit the figures to the shipped points, and write them"
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.fit:
         _fit(console)
     sheets, kept = Sheets.shipped(), fit.read_kept()
+    sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
     for word in args.host_from.split(",") if args.host_from else ():

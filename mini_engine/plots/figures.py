@@ -326,7 +326,7 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
         axes.axvspan(-0.1, 0.1, color=PALE, lw=0)
         axes.axvline(0, color=BLACK, lw=1)
         for y, one in enumerate(ordered):
-            of = [row for row in rows if row.point.cls == one.name]
+            of = [row for row in rows if row.kind == one.name]
             colour = RUN_TIME_COLOURS[of[0].launched]
             others = [r.left_out_error for r in of if r.left_out_error is not None]
             axes.scatter(others, [y - 0.22] * len(others), marker="D", s=40, facecolors="none",

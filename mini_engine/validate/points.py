@@ -78,6 +78,11 @@ class Sheets:
         sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
         return sheets.with_hosts(json.loads(KEPT.read_text(encoding="utf-8"))["hosts"])
 
+    def with_card(self, path: Path) -> Sheets:
+        """The same, with a card of one's own, by the name that its file gives."""
+        sheet = load_sheet("card", path)
+        return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
+
     def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
         """The same, with a host for each of these words: the usual one at a speed of its own."""
         usual = self.hosts[USUAL_HOST]
@@ -196,6 +201,11 @@ class Row:
     left_out_ms: float | None = None  # predicted by a fit that had not seen the point's source
 
     @property
+    def kind(self) -> str:
+        """The class, and how the weights are stored where that is not the model's own way."""
+        return self.point.cls + (f", {self.point.quant}" if self.point.quant else "")
+
+    @property
     def step(self) -> tuple[object, ...]:
         """What was measured, however it was launched: the maker of the engine, host, model, ..."""
         p = self.point
@@ -280,8 +290,7 @@ def by_class(rows: Sequence[Row]) -> list[Summary]:
     """One summary for each class, and for each way to store weights, in alphabetical order."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
-        name = row.point.cls + (f", {row.point.quant}" if row.point.quant else "")
-        kinds.setdefault(name, []).append(row)
+        kinds.setdefault(row.kind, []).append(row)
     return [summary(name, kinds[name]) for name in sorted(kinds)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import main
+from mini_engine.step.cards import FOLDERS
 from tests.cli.test_commands import json_of
 from tests.cli.test_refusals import refused
 
@@ -123,3 +124,17 @@ def test_a_missing_file_and_a_bad_point_get_one_line(
     assert "nowhere.json" in refused(capsys, "validate", "--points", str(tmp_path / "nowhere.json"))
     file = file_of(tmp_path, [{**POINT, "itl_ms": 0}])
     assert "point 1: itl_ms is 0" in refused(capsys, "validate", "--points", file)
+
+
+def test_points_in_few_bits_and_on_a_card_of_ones_own_are_judged(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    card = json.loads((FOLDERS["card"] / "rtx4090.json").read_text(encoding="utf-8"))
+    (tmp_path / "mine.json").write_text(json.dumps({**card, "name": "My 4090"}))
+    point = {**POINT, "id": "few", "gpu": "My 4090", "model": "qwen3-8b", "quant": "int4"}
+    (tmp_path / "points.json").write_text(json.dumps([point]))
+    words = ["--points", str(tmp_path / "points.json"), "--spec", str(tmp_path / "mine.json")]
+    assert main(["validate", *words, "-o", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unknown"] == []
+    assert [one["name"] for one in found["classes"]] == [f"{POINT['class']}, int4"]
