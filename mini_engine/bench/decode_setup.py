@@ -239,11 +239,6 @@ def build_engine(
     return Engine(runner, limits, dispatcher), runner
 
 
-def new_step() -> None:
-    """Tell torch.compile that nobody will read the outputs of the last step again."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-
-
 def as_float32(weights: Weights) -> Weights:
     """The same numbers, wider; a quantised weight stays, and is written out as wide as x."""
 

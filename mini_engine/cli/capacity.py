@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokens = "of every request (default: 4096)"
     add("--context", type=number, default=4096, metavar="TOKENS", help=tokens)
     add("--batch", type=options.between(1, 10**9, int), default=1, metavar="N", help="requests")
-    options.add_stored(parser, "bf16")
+    options.add_stored(parser)
     size = "of the weights, instead of --quant: 1e9 bytes"
     add("--file-gb", type=options.gigabytes, metavar="GB", help=size)
     graphs = "full graphs are held for vLLM's decode sizes up to this (default: 256)"
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    if args.file_gb and args.quant != "bf16":
+    if args.file_gb and args.quant:
         raise ValueError(
             f"--file-gb says how large the weights are: leave out --quant {args.quant}"
         )
@@ -81,8 +81,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     def at(context: int) -> CapacityReport:
         return capacity(
-            config, spec or args.vram_gb, context=context, batch=args.batch, quant=args.quant,
-            kv_dtype=args.kv_dtype, capture_sizes=sizes, weights_file=file_bytes,
+            config, spec or args.vram_gb, context=context, batch=args.batch,
+            quant=args.quant or stored_as(config).quant, kv_dtype=stored.kv_dtype,
+            capture_sizes=sizes, weights_file=file_bytes,
         )  # fmt: skip
 
     report, predicted = at(args.context), None
@@ -96,6 +97,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "engine": spec.engine if spec else None,
         "model": config.name,
         "quant": stored.quant,
+        "kv_dtype": stored.kv_dtype,
         "full_graphs": len(sizes),
         "report": report,
         "without_pages": _without_pages(args, at) if args.trace else None,

@@ -110,12 +110,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     add("--max-num-batched-tokens", type=step_tokens, default=8192, metavar="N", help=words)
 
 
-def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_stored(parser: argparse.ArgumentParser) -> None:
     """`--quant` and `--kv-dtype`: how weights and cache are stored."""
-    add, says = parser.add_argument, f"(default: {default or 'as the model is'})"
+    add, says = parser.add_argument, "(default: as the model is)"
     weights = f"of the weights: {', '.join(FORMATS)} {says}"
-    add("--quant", default=default, choices=FORMATS, metavar="NAME", help=weights)
-    add("--kv-dtype", default=default, choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
+    add("--quant", choices=FORMATS, metavar="NAME", help=weights)
+    add("--kv-dtype", choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
 
 
 def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:

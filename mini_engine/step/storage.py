@@ -111,13 +111,14 @@ class Stored:
 def stored_as(
     config: ModelConfig, quant: str | None = None, kv_dtype: str | None = None, file_bytes: int = 0
 ) -> Stored:
-    """The model in these formats; in its own dtype where none is given.
+    """The model in these formats; as its checkpoint is where none is given.
 
     `file_bytes`: the weights are a file of this size, all of them in equally many bits. Raises
     ValueError for an unknown name.
     """
     c, own = config, STORED_AS[config.dtype]
-    name, kv_dtype = quant or own, kv_dtype or own
+    # AWQ and GPTQ keep a scale and a zero for each group as int4 does, usually of as many inputs
+    name, kv_dtype = quant or ("int4" if c.quantization else own), kv_dtype or own
     kind = (QUANTS | PUBLISHED).get(name)
     if kind is None and name not in MIXES:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(FORMATS)}")

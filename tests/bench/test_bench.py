@@ -13,9 +13,15 @@ torch = pytest.importorskip("torch")
 
 from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # noqa: E402
-from mini_engine.bench.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
-from mini_engine.bench.variants import VARIANTS, OursCompiled, OursEager, OursGraph, OursPiecewise  # noqa: E402
+from mini_engine.bench.variants import (  # noqa: E402
+    VARIANTS,
+    HuggingFaceStatic,
+    OursCompiled,
+    OursEager,
+    OursGraph,
+    OursPiecewise,
+)
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402

@@ -4,15 +4,18 @@ people load, to the byte where those are known."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.model.quantization import StoredQuantization
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, weight_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
+from mini_engine.step.run import StepModel
 from mini_engine.step.storage import (
     FORMATS,
     MIXES,
@@ -180,3 +183,24 @@ def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
     assert few.p90_error < 0.33
     inside = [row.low_ms <= row.point.itl_ms <= row.high_ms for row in rows]
     assert sum(inside) / len(inside) > 0.8  # what an interval promises, if on one side of it
+
+
+# ---- a checkpoint that is quantised already
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_a_quantised_checkpoint_is_predicted_in_its_own_four_bits(
+    method: Literal["awq", "gptq"],
+) -> None:
+    """Every command asks `stored_as` without a format: what a folder holds is what it takes."""
+    plain = named_shape("qwen3-8b")
+    stored = StoredQuantization(quant_method=method, bits=4, group_size=128)
+    config = replace(plain, quantization=stored)
+    assert stored_as(config) == stored_as(plain, "int4")
+    assert stored_as(config, "bf16") == stored_as(plain, "bf16")
+    spec = load_spec("rtx4090")
+    steps = {
+        c: StepModel(c, spec, spec.ops).itl_us("full", StepShape.decode(1, 1024))
+        for c in (plain, config)
+    }
+    assert steps[config] < 0.5 * steps[plain]

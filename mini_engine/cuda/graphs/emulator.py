@@ -130,13 +130,13 @@ class Event:
         self._seconds: float | None = None
         self._captured, self._after = False, 0  # the work before it, counted by the queue
         self._stream: Stream | None = None
-        self._marks: dict[int, Any] = {}  # by the id of an observer
+        self._marks: list[tuple[Observer, Any]] = []
 
     def record(self, stream: Stream | None = None) -> None:
         """Now. In a capture it is part of the graph, and has no time."""
         self._stream = stream or here.stream
         self._captured = here.captures(self._stream)
-        self._marks = {id(observer): observer.marked(self._stream) for observer in observers}
+        self._marks = [(observer, observer.marked(self._stream)) for observer in observers]
         self._seconds, self._after = None if self._captured else time.perf_counter(), queue.given
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -145,8 +145,8 @@ class Event:
         later = stream or here.stream
         if here.capture and self._stream is not None:
             here.capture.order(later, self._stream if self._captured else OUTSIDE)
-        for observer in observers:
-            observer.stream_waited(later, self._marks.get(id(observer), {}))
+        for observer, mark in self._marks:
+            observer.stream_waited(later, mark)
 
     def query(self) -> bool:
         """Is the work before it done? Raises `CaptureError` as `synchronize` does."""
@@ -157,8 +157,8 @@ class Event:
         """Raises `CaptureError` for an event of a capture, and where `unsafe` does."""
         self._ask("Event.synchronize waits for the device")
         queue.finish(self._after)
-        for observer in observers:
-            observer.host_waited(self._marks.get(id(observer), {}))
+        for observer, mark in self._marks:
+            observer.host_waited(mark)
 
     def _ask(self, call: str) -> None:
         conflict(call) if self._captured else unsafe(call)
