@@ -32,6 +32,15 @@ class AttentionCGSupport(IntEnum):
     ALWAYS = 3  # any mix of prefill and decode
 
 
+def without_piecewise(mode: CUDAGraphMode) -> CUDAGraphMode:
+    """The same mode for a model whose forward pass nothing can cut into pieces."""
+    if mode is CUDAGraphMode.PIECEWISE:
+        return CUDAGraphMode.NONE
+    if mode is CUDAGraphMode.FULL_AND_PIECEWISE:
+        return CUDAGraphMode.FULL_DECODE_ONLY
+    return mode
+
+
 def resolve_mode(
     mode: CUDAGraphMode | str,
     support: AttentionCGSupport | str,
@@ -112,4 +121,4 @@ def resolve_mode(
         mode = piecewise if split else CUDAGraphMode.NONE
 
     # And pieces need something that cuts.
-    return mode if piecewise_capture_available else mode.without_piecewise()
+    return mode if piecewise_capture_available else without_piecewise(mode)

@@ -90,12 +90,17 @@ def measure(
     _check_value("measured", value)
     if "emulat" in on.lower():
         raise ValueError(f"{what}: {on!r} measures nothing, so nothing goes into the ledger")
-    index = _open_place(what)
+    found = entries()
+    places = [i for i, entry in enumerate(found) if entry.open and entry.what == what]
+    if not places:
+        known = any(entry.what == what for entry in found)
+        why = "measured already: predict again first" if known else "not predicted: say first"
+        raise ValueError(f"{what} is {why}")
     _append(
         {"event": "measured", "what": what, "unit": unit, "value": value, "low": low, "high": high,
          "on": on, "command": command}
     )  # fmt: skip
-    return entries()[index]
+    return entries()[places[0]]
 
 
 def entries() -> list[Entry]:
@@ -208,17 +213,6 @@ def _replay(found: list[Entry], event: dict[str, Any]) -> None:
         )  # fmt: skip
     else:
         raise ValueError(f"event {event['event']!r}")
-
-
-def _open_place(what: str) -> int:
-    """Where the open prediction of `what` stands in `entries()`."""
-    found = entries()
-    for place, entry in enumerate(found):
-        if entry.open and entry.what == what:
-            return place
-    if any(entry.what == what for entry in found):
-        raise ValueError(f"{what}: its prediction has been measured: predict again first")
-    raise ValueError(f"{what}: nothing is predicted: say first, measure then")
 
 
 def _append(event: dict[str, Any]) -> None:

@@ -53,13 +53,5 @@ class CUDAGraphMode(Enum):
         """The run-time mode of a batch in which some request is still in prefill."""
         return CUDAGraphMode(self.value[1]) if self.separate_routine() else self
 
-    def without_piecewise(self) -> CUDAGraphMode:
-        """The same mode for a model whose forward pass nothing can cut into pieces."""
-        if self is CUDAGraphMode.PIECEWISE:
-            return CUDAGraphMode.NONE
-        if self is CUDAGraphMode.FULL_AND_PIECEWISE:
-            return CUDAGraphMode.FULL_DECODE_ONLY
-        return self
-
     def __str__(self) -> str:
         return self.name

@@ -270,7 +270,8 @@ class Launches(NamedTuple):
 
     nodes: Any  # of each work: how many kernels it has; an array of int64
     graphs: NDArray[np.bool_]  # of each work: is it a graph
-    kernels: NDArray[np.float64]  # (works, kernels): of each kernel, how many a work runs
+    # (kernels, works + 1): how often a kernel runs in a work and in those after it, at last in none
+    rest: NDArray[np.float64]
 
 
 @cache
@@ -283,8 +284,9 @@ def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
     head, layer, tail = np.split(np.arange(ends[-1]), ends[:-1])
     order = np.concatenate([head, np.tile(layer, config.num_layers), tail])
     nodes, graphs = map(np.array, zip(*pieces(splitting[order].tolist(), mode), strict=True))
-    each = np.eye(ends[-1])[order]
-    return Launches(nodes, graphs, np.add.reduceat(each, nodes.cumsum() - nodes))
+    runs = np.add.reduceat(np.eye(ends[-1])[order], nodes.cumsum() - nodes)
+    rest = np.vstack([runs[::-1].cumsum(axis=0)[::-1], np.zeros(ends[-1])])
+    return Launches(nodes, graphs, np.ascontiguousarray(rest.T))
 
 
 class StepModel:
@@ -332,7 +334,7 @@ class StepModel:
         before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
         itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
         cpu_us = before_us + beside_us + self._chains[mode][2]
-        busy_us = times_us @ launches.kernels.sum(axis=0) + spec.kernel_floor_us
+        busy_us = times_us @ launches.rest[:, 0] + spec.kernel_floor_us
         counts = 1 + len(launches.nodes), int(launches.nodes.sum())
         rows = zip(itl_us.tolist(), cpu_us.tolist(), busy_us.tolist(), strict=True)
         return [StepTime(*row, *counts) for row in rows]
@@ -385,18 +387,16 @@ class StepModel:
             gap_us = np.maximum(gap_us, issue_us)
         issued_us = spec.copy_us + issue_us.cumsum()
         all_us = own_us = float(issued_us[-1])
-        own = np.zeros(launches.kernels.shape[1])
         # the first work waits until the copy has ended, too
         issued_us[0] = max(issued_us[0], spec.copy_us + spec.kernel_floor_us + gap_us[0])
         # each work, and what follows it on a GPU that never waits
         gpu_us = (launches.nodes - 1) * spec.graph_gap_us
         rest_us = (gpu_us + gap_us)[::-1].cumsum()[::-1] - gap_us
-        rest = launches.kernels[::-1].cumsum(axis=0)[::-1]
-        constant_us = issued_us + rest_us
+        constant_us, rest = issued_us + rest_us, launches.rest
         if in_turn:  # the CPU's own chain has all works but the last
             own_us = float(constant_us[0] - gpu_us[-1] - gap_us[-1] + issue_us[-1])
-            own = rest[0] - rest[-1]
-        return np.append(constant_us, own_us), np.vstack([rest, own]).T, all_us
+            rest = np.column_stack([rest[:, :-1], rest[:, 0] - rest[:, -2]])
+        return np.append(constant_us, own_us), rest, all_us
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
