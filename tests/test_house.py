@@ -36,20 +36,21 @@ FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 SHARED = tuple(f"{CUDA}.{file}" for file in ("fp8", "gumbel", "interpreter", "quantized_matrix"))
-TRACE = "mini_engine.sim.trace"
+TIMELINES = ("mini_engine.sim.trace", "mini_engine.sim.recorded")
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("rows", "intervals", "bars", "evidence", "stages", "report")
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
 WINGS = (
     "mini_engine.sim",
-    TRACE,
+    *TIMELINES,
     "mini_engine.serving",
     "mini_engine.plots",
     CUDA,
     KERNELS,
     *SHARED,
 )
-ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
+SERVER = "mini_engine.server"
+ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli", "mini_engine", SERVER)
 
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
@@ -63,9 +64,12 @@ WALLS = (
     Wall(STEP, GROUND, "a prediction needs figures and shapes, and no engine"),
     Wall(VALIDATE, (*GROUND, STEP), "what others measured is held against predictions alone"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
-    Wall("mini_engine.plots", (*FLOORS, TRACE, *RESULTS), "a figure is a function of data"),
-    Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
-    Wall(TRACE, (FILES,), "a timeline is data, whoever recorded it"),
+    Wall("mini_engine.plots", (*FLOORS, *TIMELINES, *RESULTS), "a figure is a function of data"),
+    Wall("mini_engine.sim", (*FLOORS, *TIMELINES), "the simulated GPU runs on a laptop, in numpy"),
+    *(
+        Wall(room, (FILES, *TIMELINES), "a timeline is data, whoever recorded it")
+        for room in TIMELINES
+    ),
     Wall(
         CUDA, (*FLOORS, KERNELS, *SHARED), "the engine serves without what measures it", torch=True
     ),
@@ -73,7 +77,7 @@ WALLS = (
     *(Wall(file, (), "kernels and the plain model share it", torch=True) for file in SHARED),
     Wall(
         BENCH,
-        (*FLOORS, CUDA, KERNELS, *SHARED, TRACE, *RESULTS),
+        (*FLOORS, CUDA, KERNELS, *SHARED, *TIMELINES, *RESULTS),
         "it measures the engine, and nothing else",
         torch=True,
     ),
@@ -83,7 +87,8 @@ WALLS = (
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
     Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
-    Wall("mini_engine", (), "on the ground floor there are rooms, and no code"),
+    Wall(SERVER, (*FLOORS, "mini_engine.serving"), "the face in Python predicts, and runs nothing"),
+    Wall("mini_engine", (SERVER,), "on the ground floor there are rooms, and no code"),
     Wall(CUT, (), "what a lab is depends on its files alone"),
     Wall(CHECKS, (CUT,), "a check is told the texts, and asks no learner for files", torch=True),
     Wall(MISTAKES, (CUT, CHECKS), "a mistake is known by what a check says of it"),
@@ -203,7 +208,7 @@ def rooms_and_files(folder: Path) -> tuple[set[str], set[str]]:
 def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     rooms, files = rooms_and_files(ENGINE)
     assert rooms == ROOMS
-    assert files == {"__init__.py", "__main__.py", "README.md", "files.py"}
+    assert files == {"__init__.py", "__main__.py", "README.md", "files.py", "py.typed", "server.py"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
     assert rooms == {"graphs", "kernels"}
     assert rooms_and_files(ROOT / "labs" / "runner")[0] == {"cut", "checks", "mistakes"}
