@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 SEES_GPU := -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null
-CORE = $(shell $(PYTHON) -c 'import tomllib; print(*(line.split(">")[0] for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))')
+CORE = $(shell $(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*(line.split(">")[0] for line in p["dependencies"] + p["optional-dependencies"]["labs"]))')
 LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.argv[1:] if not u.find_spec(name)]; \
 	sys.exit(f"$(PYTHON) lacks {lacking}: install them there, or name another PYTHON" if lacking else 0)'
 # A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.

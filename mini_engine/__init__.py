@@ -1,1 +1,23 @@
-"""The engine that the course teaches and the labs cut holes into."""
+"""The engine that the course teaches and the labs cut holes into.
+
+`Server` predicts steps, ladders and traces in a few lines of Python (`server.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mini_engine.server import Itl, Server
+
+__version__ = "0.1.0"  # as in pyproject.toml
+__all__ = ["Itl", "Server", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """What the package offers is imported when it is asked for, so that commands start fast."""
+    if name not in ("Itl", "Server"):
+        raise AttributeError(f"module 'mini_engine' has no attribute {name!r}")
+    from mini_engine import server
+
+    return getattr(server, name)

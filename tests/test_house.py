@@ -49,7 +49,8 @@ WINGS = (
     KERNELS,
     *SHARED,
 )
-ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
+SERVER = "mini_engine.server"
+ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli", "mini_engine", SERVER)
 
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
@@ -83,7 +84,8 @@ WALLS = (
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
     Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
-    Wall("mini_engine", (), "on the ground floor there are rooms, and no code"),
+    Wall(SERVER, (*FLOORS, "mini_engine.serving"), "the face in Python predicts, and runs nothing"),
+    Wall("mini_engine", (SERVER,), "on the ground floor there are rooms, and no code"),
     Wall(CUT, (), "what a lab is depends on its files alone"),
     Wall(CHECKS, (CUT,), "a check is told the texts, and asks no learner for files", torch=True),
     Wall(MISTAKES, (CUT, CHECKS), "a mistake is known by what a check says of it"),
@@ -203,7 +205,7 @@ def rooms_and_files(folder: Path) -> tuple[set[str], set[str]]:
 def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     rooms, files = rooms_and_files(ENGINE)
     assert rooms == ROOMS
-    assert files == {"__init__.py", "__main__.py", "README.md", "files.py"}
+    assert files == {"__init__.py", "__main__.py", "README.md", "files.py", "py.typed", "server.py"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
     assert rooms == {"graphs", "kernels"}
     assert rooms_and_files(ROOT / "labs" / "runner")[0] == {"cut", "checks", "mistakes"}

@@ -30,11 +30,11 @@ from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
+from mini_engine import __version__
 from mini_engine.cli.ending import CheckFailed, guarded
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
-VERSION = "0.1.0"  # as in pyproject.toml
 COMMANDS = {
     "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
     "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
@@ -106,7 +106,7 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
         description="Predict, run and look at LLM decode: eager, piecewise and as one CUDA graph.",
         epilog="Each command has --help and --json. Start with: python -m mini_engine demo",
     )
-    parser.add_argument("--version", action="version", version=f"launch-bound {VERSION}")
+    parser.add_argument("--version", action="version", version=f"launch-bound {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = wanted(words)
     for name, teaches in COMMANDS.items():

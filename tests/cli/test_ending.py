@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_engine.cli import COMMANDS, NEXT, VERSION, build_parser, ending, main, options
+from mini_engine import __version__
+from mini_engine.cli import COMMANDS, NEXT, build_parser, ending, main, options
 
 ROOT = Path(__file__).parent.parent.parent
 OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})  # torch's, without torch
@@ -67,8 +68,8 @@ def test_an_error_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[
 def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
-    assert capsys.readouterr().out == f"launch-bound {VERSION}\n"
-    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text()
+    assert capsys.readouterr().out == f"launch-bound {__version__}\n"
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -55,6 +55,12 @@ def test_every_command_in_a_document_runs(document: Path, tmp_path: Path) -> Non
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
+def test_the_python_of_the_readme_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    (fence,) = [f for f in fences((ROOT / "README.md").read_text()) if f.info == "python"]
+    exec(compile(fence.body, "README.md", "exec"), {})
+    assert capsys.readouterr().out.split() == (fence.shows or "").split()
+
+
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     """If this fails, the demo prints something new: paste its output into README.md."""
     blocks = {fence.info: fence.body for fence in fences((ROOT / "README.md").read_text())}

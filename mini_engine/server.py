@@ -1,0 +1,138 @@
+"""A model on a card, served by an engine: the predictions of this project behind one object.
+
+In:  names: of a model's shape, a card, a host, an engine; or paths of their files.
+Out: `Server`, whose methods predict a step, take one apart, choose capture sizes, replay a trace.
+
+    from mini_engine import Server
+
+    server = Server("qwen3-8b", card="l40s", engine="vllm")
+    print(server.itl(batch=4))                     # 21.40 ms (19.77 to 29.22), FULL
+    server.explain(batch=4, itl_ms=26).cpu_us      # the GPU waits for the CPU
+    server.ladder({33: 100, 1: 7}, rungs=2)        # [1, 33]
+    server.replay("trace.csv").itl_p99_us
+
+Everything is predicted, and nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE,
+FULL, FULL_AND_PIECEWISE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import optimal_ladder
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.serving.ladder_cost import size_server
+from mini_engine.serving.replay import replay
+from mini_engine.serving.report import ServeReport
+from mini_engine.serving.request_trace import TraceRequest, read_trace
+from mini_engine.step.capacity import check_batch
+from mini_engine.step.cards import load_spec
+from mini_engine.step.curves import step_floor_us
+from mini_engine.step.explain import Explained, explain
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import StepModel, padded_step
+from mini_engine.step.storage import stored_as
+
+
+class Itl(NamedTuple):
+    """A predicted inter-token latency in ms, and the interval that held 80% of what others have
+    measured."""
+
+    ms: float
+    low: float
+    high: float
+    mode: str  # how the batch is launched
+
+    def __str__(self) -> str:
+        return f"{self.ms:.2f} ms ({self.low:.2f} to {self.high:.2f}), {self.mode}"
+
+
+class Server:
+    """Raises ValueError for a name that is not known, with those that are."""
+
+    def __init__(
+        self,
+        model: str | Path | ModelConfig,
+        card: str | Path = "h200",
+        *,
+        host: str | Path | None = None,
+        engine: str | Path | None = None,
+        quant: str | None = None,
+        kv_dtype: str | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 8192,
+    ) -> None:
+        """`model`: a shape by name, a folder with a config.json, or a config. `quant`, `kv_dtype`:
+        how weights and cache are stored, as the checkpoint is by default."""
+        if isinstance(model, str | Path):
+            known = isinstance(model, str) and not Path(model).is_dir()
+            model = named_shape(str(model)) if known else ModelConfig.from_folder(model)
+        self.config, self.spec = model, load_spec(card, host, engine)
+        self.stored = stored_as(model, quant, kv_dtype)
+        self.costs = StepModel(model, self.spec, self.spec.ops, self.stored)
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+
+    def itl(self, batch: int = 1, context: int = 1024, mode: str = "FULL_AND_PIECEWISE") -> Itl:
+        """A decode step of `batch` requests with `context` tokens each, padded to vLLM's sizes.
+
+        Raises ValueError where so many do not fit the card.
+        """
+        check_batch(self.config, self.spec, batch, context, self.stored)
+        descriptor = self._dispatcher(mode, None).dispatch(batch, batch, 1)
+        keys = batch * context
+        launched, shape = padded_step(descriptor, batch, keys, keys)
+        us, name = self.costs.itl_us(launched, shape), str(descriptor.mode)
+        low, high = self.spec.interval(us, name)
+        floor = step_floor_us(self.config, self.spec, batch, context, self.stored)
+        return Itl(us / 1e3, max(low, floor) / 1e3, high / 1e3, name)
+
+    def explain(
+        self,
+        batch: int = 1,
+        context: int = 1024,
+        itl_ms: float | None = None,
+        mode: str | None = None,
+    ) -> Explained:
+        """A measured step (or, without `itl_ms`, the predicted eager one) taken apart: bytes,
+        beginnings and ends of kernels, and the time in which the GPU waits for the CPU."""
+        return explain(
+            self.config, self.spec, batch=batch, context=context, mode=mode, stored=self.stored,
+            itl_us=None if itl_ms is None else itl_ms * 1e3,
+        )  # fmt: skip
+
+    def ladder(self, histogram: Mapping[int, int], rungs: int = 8) -> list[int]:
+        """The capture sizes, at most so many, that lose least time on these steps.
+
+        `histogram`: rows in a batch -> number of decode steps that had so many.
+        """
+
+        def full_us(rung: int) -> float:
+            return self.costs.itl_us("full", StepShape.decode(rung, 1024))
+
+        return [*optimal_ladder(histogram, rungs, cost=full_us)]
+
+    def replay(
+        self,
+        trace: str | Path | Sequence[TraceRequest],
+        mode: str = "FULL_AND_PIECEWISE",
+        capture_sizes: Sequence[int] | None = None,
+    ) -> ServeReport:
+        """Serve the requests of a trace: every step, as vLLM's scheduler decides it."""
+        requests = read_trace(trace) if isinstance(trace, str | Path) else trace
+        server = size_server(
+            self.config, self.spec, mode, self._dispatcher(mode, capture_sizes).sizes,
+            stored=self.stored, max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )  # fmt: skip
+        return replay(requests, self.costs, server.limits, server.dispatcher)
+
+    def _dispatcher(self, mode: str, capture_sizes: Sequence[int] | None) -> GraphDispatcher:
+        sizes = default_capture_sizes(
+            self.max_num_seqs, self.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
+        )
+        return GraphDispatcher(mode, sizes, self.max_num_seqs)
