@@ -36,13 +36,13 @@ FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 SHARED = tuple(f"{CUDA}.{file}" for file in ("fp8", "gumbel", "interpreter", "quantized_matrix"))
-TRACE = "mini_engine.sim.trace"
+TIMELINES = ("mini_engine.sim.trace", "mini_engine.sim.recorded")
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("rows", "intervals", "bars", "evidence", "stages", "report")
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
 WINGS = (
     "mini_engine.sim",
-    TRACE,
+    *TIMELINES,
     "mini_engine.serving",
     "mini_engine.plots",
     CUDA,
@@ -64,9 +64,12 @@ WALLS = (
     Wall(STEP, GROUND, "a prediction needs figures and shapes, and no engine"),
     Wall(VALIDATE, (*GROUND, STEP), "what others measured is held against predictions alone"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
-    Wall("mini_engine.plots", (*FLOORS, TRACE, *RESULTS), "a figure is a function of data"),
-    Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
-    Wall(TRACE, (FILES,), "a timeline is data, whoever recorded it"),
+    Wall("mini_engine.plots", (*FLOORS, *TIMELINES, *RESULTS), "a figure is a function of data"),
+    Wall("mini_engine.sim", (*FLOORS, *TIMELINES), "the simulated GPU runs on a laptop, in numpy"),
+    *(
+        Wall(room, (FILES, *TIMELINES), "a timeline is data, whoever recorded it")
+        for room in TIMELINES
+    ),
     Wall(
         CUDA, (*FLOORS, KERNELS, *SHARED), "the engine serves without what measures it", torch=True
     ),
@@ -74,7 +77,7 @@ WALLS = (
     *(Wall(file, (), "kernels and the plain model share it", torch=True) for file in SHARED),
     Wall(
         BENCH,
-        (*FLOORS, CUDA, KERNELS, *SHARED, TRACE, *RESULTS),
+        (*FLOORS, CUDA, KERNELS, *SHARED, *TIMELINES, *RESULTS),
         "it measures the engine, and nothing else",
         torch=True,
     ),

@@ -191,8 +191,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         say(
             f"   Measured nearby: {slow.cls} {slow.itl_ms:.2f} ms, {fast.cls.partition(' ')[2]} "
             f"{fast.itl_ms:.2f} ms, {result['measured'].measured:.1f} times as fast\n"
-            f"   (predicted {result['measured'].predicted:.1f}): {slow.model} on one {slow.card}, "
-            f"batch {slow.batch},\n   {slow.source}"
+            f"   (the fit, which has seen it, says {result['measured'].predicted:.1f}): "
+            f"{slow.model} on one {slow.card}, batch {slow.batch},\n   {slow.source}"
         )
     say(
         f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others\n"

@@ -18,8 +18,8 @@ import gzip
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def recording_names() -> list[str]:
 
 
 def load_recording(name_or_path: str | Path) -> Recording:
-    """A recording by name, or the last step of a profiler's file.
+    """A recording by name, or the step of median length of a profiler's file.
 
     Raises ValueError for an unknown name or a file that is no profile, OSError where it cannot be
     read.
@@ -109,7 +109,7 @@ def load_recording(name_or_path: str | Path) -> Recording:
     if not path.name.endswith((".json", ".json.gz")):
         near, known = did_you_mean(word, recording_names()), ", ".join(recording_names())
         raise ValueError(f"no recording {word!r}: use {known}, or a profiler's .json file{near}")
-    return Recording(path.name, "a profile of your own", str(path), _on_two_lanes(_profile(path)))
+    return Recording(path.name, "a profile of your own", str(path), _profile(path))
 
 
 def anatomy(recording: Recording) -> Anatomy:
@@ -156,67 +156,146 @@ def kind_of(kernel: str) -> str:
 
 # ---------------------------------------------------------------- reading
 
-# lane (gpu, api, op), name, start, duration, correlation: a call and its work on the GPU share it
+STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
+PYTHON = "Python"  # what the CPU does in a step outside of any op
+# lane (gpu, api, op, step), name, start, duration, correlation: a call and its work on the GPU
+# share it
 Row = tuple[str, str, float, float, int]
-_GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-_API_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_LANES = {
+    "kernel": "gpu", "gpu_memcpy": "gpu", "gpu_memset": "gpu",
+    "cuda_runtime": "api", "cuda_driver": "api", "hip_runtime": "api", "cpu_op": "op",
+}  # fmt: skip
 
 
-def _profile(path: Path) -> list[Row]:
-    """The calls of a profile's last step, with their work on the GPU.
+def events_of_profile(
+    listed: Iterable[Mapping[str, Any]], *, flat: bool = False
+) -> tuple[TraceEvent, ...]:
+    """The step of median length among a profiler's `traceEvents`, in µs from its first event.
 
-    A step is what an annotation "ProfilerStep#N" spans (`torch.profiler.schedule`); where there is
-    none, all that was recorded is one step.
+    A step is what an annotation "ProfilerStep#N" spans; where there is none, all that was recorded
+    is one step. Lane CPU: the ops of its thread, and the calls into CUDA (launch, graph, copy,
+    wait, host). Lane GPU: what these calls started (kernel, node, copy).
+
+    With `flat`, no two boxes of a lane overlap: on the CPU stand the calls, around them the op that
+    makes them, and Python; on the GPU a kernel begins where the one before it ends.
+
+    The rows are kineto's (pytorch/kineto, libkineto: categories in ActivityType.cpp, `args` in
+    CuptiActivity.h, layout in output_json.cpp).
     """
+    complete = [event for event in listed if event.get("ph") == "X"]
+    marks = [event for event in complete if _category_of(event) == "user_annotation"]
+    steps = [mark for mark in marks if str(mark["name"]).startswith(STEP)]
+    begin, end, place = float("-inf"), float("inf"), None
+    if steps:
+        step = sorted(steps, key=lambda e: float(e["dur"]))[len(steps) // 2]
+        begin, place = float(step["ts"]), _thread(step)
+        end = begin + float(step["dur"])
+    rows = [("step", PYTHON, begin, end - begin, 0)] if steps and flat else []
+    started, known = [], set()
+    for event in complete:
+        if not (lane := _LANES.get(_category_of(event), "")):
+            continue
+        correlation = int(event.get("args", {}).get("correlation", 0))
+        row = lane, str(event["name"]), float(event["ts"]), float(event["dur"]), correlation
+        if lane == "gpu":
+            started.append(row)
+            continue
+        if lane == "api":
+            known.add(correlation)
+        if begin <= row[2] < end and place in (None, _thread(event)):
+            rows.append(row)
+    # By correlation and not by time, since the two clocks agree only to about a µs. Where a library
+    # launches in a way that kineto does not follow, the call is unknown and time decides.
+    ours = {row[4] for row in rows if row[0] == "api"}
+    rows += [r for r in started if (r[4] in ours if r[4] in known else begin <= r[2] < end)]
+    return _side_by_side(rows) if flat else _on_two_lanes(rows)
+
+
+def _category_of(event: Mapping[str, Any]) -> str:
+    return str(event.get("cat", "")).lower()
+
+
+def _thread(event: Mapping[str, Any]) -> tuple[Any, Any]:
+    return event.get("pid"), event.get("tid")
+
+
+def _profile(path: Path) -> tuple[TraceEvent, ...]:
+    """The step of a profiler's file. ValueError where it is none, or saw nothing of the GPU."""
     try:
         opened = gzip.open if path.name.endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8") as file:
-            document = json.load(file)
-        listed = [e for e in document["traceEvents"] if e.get("ph") == "X"]
-        rows = [row for event in listed if (row := _row(event))]
+            events = events_of_profile(json.load(file)["traceEvents"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no trace of PyTorch's profiler: {error!r:.80}") from error
-    steps = [e for e in listed if str(e["name"]).startswith("ProfilerStep#")]
-    if steps:
-        last = max(steps, key=lambda e: float(e["ts"]))
-        begin, end = float(last["ts"]), float(last["ts"]) + float(last["dur"])
-        rows = [row for row in rows if row[0] == "gpu" or begin <= row[2] < end]
-    calls = {row[4] for row in rows if row[0] == "api"}
-    rows = [row for row in rows if row[0] != "gpu" or row[4] in calls]
-    if not any(row[0] == "gpu" for row in rows):
+    if {event.lane for event in events} != {CPU, GPU}:
         raise ValueError(
             f"{path}: no kernel in it that a call in it launched; record with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
-    return rows
-
-
-def _row(event: Mapping[str, Any]) -> Row | None:
-    category = str(event.get("cat", "")).lower()
-    lane = "gpu" if category in _GPU_CATEGORIES else "api" if category in _API_CATEGORIES else ""
-    if category == "cpu_op":
-        lane = "op"
-    if not lane:
-        return None
-    correlation = int(event.get("args", {}).get("correlation", 0))
-    return lane, str(event["name"]), float(event["ts"]), float(event["dur"]), correlation
+    return events
 
 
 def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
     """Rows as events, each with the category by which it is drawn and counted."""
     listed = sorted(rows, key=lambda row: row[2])
-    zero = listed[0][2]
     in_graphs = {row[4] for row in listed if row[0] == "api" and "GraphLaunch" in row[1]}
+    # A copy to pageable memory returns when it is done (CUDA Runtime API, "API synchronization
+    # behavior"), so it is a wait of the CPU: that is how PyTorch reads a token back.
+    waits = {row[4] for row in listed if row[0] == "gpu" and row[1].endswith("-> Pageable)")}
     events = []
     for lane, name, start, duration, correlation in listed:
         if lane == "gpu":
             moved = name.startswith(("Memcpy", "Memset"))
             category = "copy" if moved else "node" if correlation in in_graphs else "kernel"
+        elif lane == "api":
+            category = "wait" if correlation in waits else _category(name)
         else:
-            category = _category(name) if lane == "api" else "host"
+            category = "host"
         where = GPU if lane == "gpu" else CPU
-        events.append(TraceEvent(where, name, start - zero, duration, category))
+        events.append(TraceEvent(where, name, start - listed[0][2], duration, category))
     return tuple(events)
+
+
+def _side_by_side(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
+    """Rows as events of which no two overlap on a lane: without the ops that an op calls, at each
+    moment the innermost box of the CPU."""
+    kept: list[Row] = []
+    until = float("-inf")  # up to here reaches the last op
+    for row in sorted(rows, key=lambda row: (row[2], -row[3])):
+        if row[0] != "op" or row[2] >= until:
+            kept.append(row)
+            until = row[2] + row[3] if row[0] == "op" else until
+    events = _on_two_lanes(kept)
+    on_cpu, on_gpu = ([e for e in events if e.lane == lane] for lane in (CPU, GPU))
+    return *_innermost(on_cpu), *_in_turn(on_gpu)
+
+
+def _innermost(boxes: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
+    """Nested boxes side by side: at each moment the innermost one."""
+    stack: list[TraceEvent] = []
+    at = 0.0  # up to here everything is drawn
+    ends = TraceEvent(CPU, "", float("inf"), 0.0)
+    for box in [*sorted(boxes, key=lambda box: (box.start_us, -box.duration_us)), ends]:
+        while stack and (at < box.start_us or stack[-1].end_us <= box.start_us):
+            top = stack[-1]
+            until = min(top.end_us, box.start_us)
+            if until > at:
+                yield replace(top, start_us=at, duration_us=until - at)
+                at = until
+            if top.end_us <= box.start_us:
+                stack.pop()
+        stack.append(box)
+        at = box.start_us
+
+
+def _in_turn(boxes: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
+    """Boxes that start no earlier than the last one ends. Kernels overlap on two streams, or when
+    one starts while the last drains; the lane stays busy for as long as it was."""
+    free = float("-inf")
+    for box in sorted(boxes, key=lambda b: b.start_us):
+        start = max(box.start_us, free)
+        free = max(start, box.end_us)
+        yield replace(box, start_us=start, duration_us=free - start)
 
 
 def _category(call: str) -> str:

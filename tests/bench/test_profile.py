@@ -14,18 +14,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.bench.profile import (  # noqa: E402
-    STEP,
-    Profile,
-    events_of_profile,
-    named,
-    process_name,
-    profile_step,
-)
+from mini_engine.bench.profile import Profile, named, process_name, profile_step  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
+from mini_engine.sim.recorded import STEP, events_of_profile  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us  # noqa: E402
 from tests.cli.test_commands import json_of  # noqa: E402
 from tests.sim.test_trace import check_chrome_schema  # noqa: E402
@@ -106,6 +100,10 @@ FULL_STEP = [
 ]
 
 
+def flat(rows: list[dict[str, Any]]) -> list[TraceEvent]:
+    return list(events_of_profile(rows, flat=True))
+
+
 def told(events: list[TraceEvent], lane: str) -> list[tuple[str, str, float, float]]:
     return [
         (e.name, e.category, round(e.start_us, 3), round(e.duration_us, 3))
@@ -115,7 +113,7 @@ def told(events: list[TraceEvent], lane: str) -> list[tuple[str, str, float, flo
 
 
 def test_a_graph_step_is_one_launch_above_its_nodes() -> None:
-    events = events_of_profile([*NOISE, *FULL_STEP])
+    events = flat([*NOISE, *FULL_STEP])
     assert told(events, CPU) == [
         ("Python", "host", 0, 10),
         ("aten::copy_", "host", 10, 2),
@@ -135,7 +133,7 @@ def test_a_graph_step_is_one_launch_above_its_nodes() -> None:
     assert told(events, GPU) == [
         ("Memcpy HtoD (Pinned -> Device)", "copy", 16, 2),
         ("gemv2T_kernel", "node", 36, 10),
-        ("Memset (Device)", "node", 47, 1),
+        ("Memset (Device)", "copy", 47, 1),
         ("softmax_warp_forward", "node", 50, 30),
         ("Memcpy DtoH (Device -> Pageable)", "copy", 80.5, 1),
     ]
@@ -149,15 +147,13 @@ def test_only_the_step_of_median_length_is_taken() -> None:
     elsewhere = [op("backward", 20, 40, thread=5000)]
     others = [step_row(-300, 10), step_row(800, 600)]
     rows = [*short, *before, *FULL_STEP, *after, *elsewhere, *long, *others]
-    assert events_of_profile(rows) == events_of_profile(FULL_STEP)
+    assert flat(rows) == flat(FULL_STEP)
 
 
 def test_a_kernel_that_no_call_is_known_for_is_taken_by_its_time() -> None:
-    strangers = [kernel("alone", 47, 1, 777), kernel("in a graph", 48, 1, 778, node=4)]
-    events = events_of_profile([*FULL_STEP, *strangers, kernel("outside", 140, 1, 779)])
-    kinds = {e.name: e.category for e in events if e.lane == GPU}
+    strangers = [kernel("alone", 47, 1, 777), kernel("outside", 140, 1, 779)]
+    kinds = {e.name: e.category for e in flat([*FULL_STEP, *strangers]) if e.lane == GPU}
     assert kinds["alone"] == "kernel"
-    assert kinds["in a graph"] == "node"
     assert "outside" not in kinds
 
 
@@ -169,7 +165,7 @@ def test_kernels_that_overlap_stand_one_after_the_other_and_the_lane_is_as_busy(
         kernel("starts early", 25, 10, 5, node=2),  # programmatic dependent launch
         kernel("inside", 26, 4, 5, node=3),  # another stream
     ]
-    assert told(events_of_profile(rows), GPU) == [
+    assert told(flat(rows), GPU) == [
         ("drains", "node", 10, 20),
         ("starts early", "node", 30, 5),
         ("inside", "node", 35, 0),
@@ -191,7 +187,7 @@ def steps(draw: st.DrawFn) -> list[dict]:
 
 @given(steps())
 def test_no_two_boxes_of_a_lane_overlap_and_the_cpu_lane_has_no_holes(rows: list[dict]) -> None:
-    events = events_of_profile(rows)
+    events = flat(rows)
     nanosecond = 2e-3  # ts near 4e12 µs has steps of half a nanosecond
     for lane in (CPU, GPU):
         boxes = [e for e in events if e.lane == lane]
@@ -214,7 +210,7 @@ def test_the_nodes_of_a_graph_are_called_by_the_steps_own_list() -> None:
     rows = [step_row(0, 100), call("cudaGraphLaunch", 1, 5, 13)]
     rows.append(copied("Memset (Device)", 6, 1, 13, node=20))
     rows += [kernel(name, 8 + 2 * i, 1, 13, node=21 + i) for i, name in enumerate(functions)]
-    events = events_of_profile(rows)
+    events = flat(rows)
     told = [e.name for e in named(events, LIST) if e.lane == GPU]
     pairs = zip(LIST, functions, strict=True)
     assert told == ["Memset (Device)", *(f"{what} ({name})" for what, name in pairs)]

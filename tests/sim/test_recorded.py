@@ -103,7 +103,7 @@ PROFILE = [
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_the_last_step_of_a_profile_is_taken_apart(tmp_path: Path, ending: str) -> None:
+def test_one_step_of_a_profile_is_taken_apart(tmp_path: Path, ending: str) -> None:
     path, text = tmp_path / f"mine{ending}", json.dumps({"traceEvents": PROFILE})
     path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
     found = anatomy(load_recording(path))
