@@ -15,6 +15,7 @@ from rich.console import Console
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.serving.request_trace import Columns
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
@@ -60,6 +61,20 @@ def whole_numbers(word: str) -> list[int]:
     return [whole(part.strip()) for part in word.split(",") if part.strip()]
 
 
+def columns(word: str) -> Columns:
+    """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
+    named = dict(part.partition("=")[::2] for part in word.split(","))
+    units_us = {"time": 1e6, "time_ms": 1e3}
+    times = [key for key in named if key in units_us]
+    if {*named} - {*times} != {"prompt", "new"} or len(times) > 1 or not all(named.values()):
+        raise argparse.ArgumentTypeError(
+            f"{word!r:.60}: expected time=NAME,prompt=NAME,new=NAME, with time_ms= for "
+            "milliseconds, or without a time"
+        )
+    time = times[0] if times else None
+    return Columns(time and named[time], named["prompt"], named["new"], units_us[time or "time"])
+
+
 def _written(check: Callable[..., Path], *about: Any) -> Callable[[str], Path]:
     """A path that `check` of mini_engine/files.py finds can be written."""
 
@@ -100,6 +115,14 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     add("--spec", "--gpu", default=CARD, metavar="NAME", help=f"card: {cards}, {or_file} {CARD})")
     add("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)")
     add("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """`--columns`: what the columns of the file of `--trace` are called."""
+    words = "names of the trace's columns; numbers are seconds, or milliseconds with time_ms= "
+    words += "(default: those of a trace that is known)"
+    names = "time=NAME,prompt=NAME,new=NAME"
+    parser.add_argument("--columns", type=columns, metavar=names, help=words)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
