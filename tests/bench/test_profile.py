@@ -19,7 +19,7 @@ from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.sim.recorded import STEP, events_of_profile  # noqa: E402
+from mini_engine.sim.recorded import STEP, counted, events_of_profile  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us  # noqa: E402
 from tests.cli.test_commands import json_of  # noqa: E402
 from tests.sim.test_trace import check_chrome_schema  # noqa: E402
@@ -138,6 +138,12 @@ def test_a_graph_step_is_one_launch_above_its_nodes() -> None:
         ("Memcpy DtoH (Device -> Pageable)", "copy", 80.5, 1),
     ]
     assert busy_us(events, CPU) == pytest.approx(100 - 25, abs=0.01)  # all but the waits
+
+
+def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
+    kernels, launches = counted(events_of_profile(FULL_STEP))
+    assert kernels == 2
+    assert launches == 2  # a copy and a graph; the last copy is a wait
 
 
 def test_only_the_step_of_median_length_is_taken() -> None:
