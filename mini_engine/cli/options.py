@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.files import check_folder, check_out, did_you_mean
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.files import check_folder, check_out
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.serving.request_trace import Columns
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
@@ -102,8 +103,8 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """`--shape`, or `--model`: a named shape, or a checkpoint folder to take the shape from."""
-    words = f"{', '.join(SHAPES)}, or a folder with a config.json (default: qwen3-0.6b)"
+    """`--shape`, or `--model`: what `shape_of` takes."""
+    words = f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: qwen3-0.6b)"
     parser.add_argument("--shape", "--model", default="qwen3-0.6b", metavar="NAME", help=words)
 
 
@@ -161,18 +162,6 @@ def picture_of(args: argparse.Namespace) -> Path | None:
 
 
 # ---------------------------------------------------------------- what they name
-
-
-def shape_of(word: str) -> ModelConfig:
-    """The shape that `--shape` names: a built-in one before a folder of the same name."""
-    if word.lower() in SHAPES:
-        return named_shape(word)
-    if Path(word).is_dir():
-        return ModelConfig.from_folder(word)
-    near = did_you_mean(word, SHAPES)
-    raise ValueError(
-        f"shape {word!r:.60}: expected one of {', '.join(SHAPES)}, or a checkpoint folder{near}"
-    )
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
