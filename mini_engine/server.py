@@ -24,7 +24,8 @@ from typing import NamedTuple
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.hub import shape_of
 from mini_engine.serving.ladder_cost import size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
@@ -66,11 +67,11 @@ class Server:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 8192,
     ) -> None:
-        """`model`: a shape by name, a folder with a config.json, or a config. `quant`, `kv_dtype`:
-        how weights and cache are stored, as the checkpoint is by default."""
+        """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
+        config. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
+        default."""
         if isinstance(model, str | Path):
-            known = isinstance(model, str) and not Path(model).is_dir()
-            model = named_shape(str(model)) if known else ModelConfig.from_folder(model)
+            model = shape_of(str(model))
         self.config, self.spec = model, load_spec(card, host, engine)
         self.stored = stored_as(model, quant, kv_dtype)
         self.costs = StepModel(model, self.spec, self.spec.ops, self.stored)

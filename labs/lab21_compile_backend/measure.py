@@ -28,9 +28,10 @@ from mini_engine.cuda.attention import HostAttention
 from mini_engine.cuda.generate import dtype_for, nearest_backend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.weights import load_weights, resolve_model
+from mini_engine.cuda.weights import load_weights
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.hub import resolve_model
 
 STAGES = ("trace", "pass", "split", "compile", "load")
 BLOCK = 16  # tokens

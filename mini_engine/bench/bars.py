@@ -16,8 +16,7 @@ and MPK (https://github.com/mirage-project/mirage).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, measured_steps
@@ -66,32 +65,34 @@ BARS = (
 class Result:
     """What the rows say of a bar."""
 
-    bar: Bar
+    name: str
+    compared: str
     status: str
     value: float | None  # ms, or times; None where it was not measured
     why: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Bar and result as one object of a command's JSON."""
-        about = {**asdict(self.bar), "compared": self.bar.compared}
-        return {**about, "status": self.status, "value": self.value, "why": self.why}
+    def __str__(self) -> str:
+        return f"{self.status:>15}: {self.compared} ({self.why})"
 
 
 def judged(measurement: Measurement) -> list[Result]:
     """Every bar, in the order of BARS."""
     if measurement.emulated or GPU not in measurement.gpu:
         why = f"the bars are for one {GPU}, this is {measurement.gpu}"
-        return [Result(bar, NOT_MEASURED, None, why) for bar in BARS]
-    steps = measured_steps(measurement.figures["rows"])
-    return [_result(bar, steps) for bar in BARS]
+        found: list[tuple[str, float | None, str]] = [(NOT_MEASURED, None, why)] * len(BARS)
+    else:
+        steps = measured_steps(measurement.figures["rows"])
+        found = [_judged(bar, steps) for bar in BARS]
+    return [Result(bar.name, bar.compared, *one) for bar, one in zip(BARS, found, strict=True)]
 
 
-def _result(bar: Bar, steps: Sequence[Row]) -> Result:
+def _judged(bar: Bar, steps: Sequence[Row]) -> tuple[str, float | None, str]:
+    """(status, value, why)."""
     here = [s for s in steps if s.point == (bar.shape, bar.batch, CONTEXT)]
     ours = min((s for s in here if s.variant in OURS), key=lambda s: s.itl_us, default=None)
     theirs = next((s for s in here if s.variant == bar.baseline), None)
     if ours is None or (bar.baseline and theirs is None):
-        return Result(bar, NOT_MEASURED, None, f"measure it: {COMMAND}")
+        return NOT_MEASURED, None, f"measure it: {COMMAND}"
     why = f"{ours.variant} {ours.itl_us:,.1f} µs ({ours.itl.low:,.1f} to {ours.itl.high:,.1f})"
     if theirs is None:
         reached, value = ours.itl.high / 1e3 <= bar.limit, ours.itl_us / 1e3
@@ -102,4 +103,4 @@ def _result(bar: Bar, steps: Sequence[Row]) -> Result:
         value = theirs.itl_us / ours.itl_us
         without = f", which ran without a graph: {theirs.no_graph}" if theirs.no_graph else ""
         why += f" against {theirs.itl_us:,.1f} µs{without}"
-    return Result(bar, REACHED if reached else MISSED, value, why)
+    return REACHED if reached else MISSED, value, why

@@ -24,10 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
 
 from mini_engine.bench import gate
 from mini_engine.bench.decode_setup import (
@@ -42,18 +40,18 @@ from mini_engine.bench.decode_setup import (
 from mini_engine.bench.evidence import gpu_state
 from mini_engine.bench.gate import Gate, Verdict
 from mini_engine.bench.intervals import median_interval, paired_ratio
+from mini_engine.bench.profile import recorded_by_profiler
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, six
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
+from mini_engine.sim.recorded import counted, events_of_profile
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, step_time, with_pdl
 
 OVER = "the time of this run was over: go on with --resume"
-LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
-            "cudaMemsetAsync")  # fmt: skip
 # Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
 # Without graphs, the smallest model that is measured launches more than a hundred.
 MOST_LAUNCHES = 16
@@ -255,26 +253,16 @@ def _clean(backend: GraphBackend, name: str) -> None:
 
 
 def profiled(backend: GraphBackend, call: Callable[[], object]) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by the profiler. A replayed graph counts as one launch and
-    all of its kernels."""
-    from torch.profiler import ProfilerActivity, profile
+    """(kernels, launches) of one call, by the profiler; None for none. A replayed graph counts as
+    one launch and all of its kernels."""
 
-    call()
-    backend.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    def done() -> None:
         call()
         backend.synchronize()
-    return counted(profiler.events())
 
-
-def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
-    """How many kernels and launches a profiler saw among these events; None for none."""
-    events = [event for event in events if not event.is_user_annotation]
-    on_gpu = [e.name for e in events if e.device_type == DeviceType.CUDA]
-    on_cpu = [e.name for e in events if e.device_type != DeviceType.CUDA]
-    kernels = [name for name in on_gpu if not name.startswith(("Memcpy", "Memset"))]
-    launches = [name for name in on_cpu if name.startswith(LAUNCHES)]
-    return len(kernels) or None, len(launches) or None
+    done()
+    kernels, launches = counted(events_of_profile(recorded_by_profiler(backend, done)))
+    return kernels or None, launches or None
 
 
 def without_graph(mode: Mode, launches: int | None) -> str:

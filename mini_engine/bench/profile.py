@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,23 +117,36 @@ def process_name(mode: str, *, emulated: bool) -> str:
     return f"measured {mode}" + (remark if emulated else "")
 
 
-def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[dict[str, Any]], StepRecord]:
-    """STEPS dependent steps under the profiler: its rows, and the last step."""
+def recorded_by_profiler(backend: GraphBackend, work: Callable[[], object]) -> list[dict[str, Any]]:
+    """What PyTorch's profiler writes of `work`: its `traceEvents`."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
-    from torch.profiler import ProfilerActivity, profile, record_function
+    from torch.profiler import ProfilerActivity, profile
 
     watched = [ProfilerActivity.CPU]
     if not backend.emulated:
         watched.append(ProfilerActivity.CUDA)
     with no_garbage_collection(), profile(activities=watched) as profiler:
-        for number in range(STEPS):
-            with record_function(f"{STEP}{number}"):
-                record = engine.step()  # reads its tokens back: the GPU is done when it returns
-    assert record, "requests ended under the profiler"
+        work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
         profiler.export_chrome_trace(str(path))
-        return json.loads(path.read_text())["traceEvents"], record
+        listed: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return listed
+
+
+def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[dict[str, Any]], StepRecord]:
+    """STEPS dependent steps under the profiler: its rows, and the last step."""
+    records = []
+
+    def steps() -> None:
+        for number in range(STEPS):
+            with torch.profiler.record_function(f"{STEP}{number}"):
+                # reads its tokens back: the GPU is done when it returns
+                records.append(engine.step())
+
+    rows = recorded_by_profiler(backend, steps)
+    assert records[-1], "requests ended under the profiler"
+    return rows, records[-1]
 
 
 def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) -> list[OpCost]:

@@ -39,8 +39,7 @@ def _lines(folder: Path, outcomes: list[Outcome]) -> Iterator[str]:
     yield from _tests(folder / "pytest.txt")
     if (folder / BENCH).exists():
         found = read_measurement(folder / BENCH)
-        for bar in judged(found) if not found.emulated else ():
-            yield f"{bar.status:>15}: {bar.bar.compared} ({bar.why})"
+        yield from map(str, judged(found) if not found.emulated else ())
 
 
 def _machine(found: Measurement) -> Iterator[str]:

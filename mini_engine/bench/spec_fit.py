@@ -11,6 +11,7 @@ measurement file alone. What an engine does on this machine beyond its ops is no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,16 @@ OF_THE_HOST = {
     "launch_us": "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
     "copy_us": "one small copy from pinned memory, until the call returns",
     "sync_us": "reading one number of an idle device",
+}
+# Cards that are known only by how the driver's name begins, in small letters and without makers.
+NAMED = {
+    "a100 .*40gb": "a100-40",
+    "h100 pcie": "h100-pcie",
+    "h100 nvl": "h100-nvl",
+    "rtx a6000": "a6000",
+    "rtx 6000 ada": "rtx6000-ada",
+    "rtx pro 6000 blackwell": "rtxpro6000",
+    "v100 sxm2 32gb": "v100",
 }
 
 
@@ -135,17 +146,16 @@ def held_out(figures: Mapping[str, Any]) -> dict[str, float]:
 def base_name(gpu: str) -> str | None:
     """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200, "NVIDIA
     A100-SXM4-40GB" is a100-40. None when there is none, or for a variant that is another card."""
-    words = gpu.lower().replace("-", " ").split()
-    words = [word for word in words if word not in ("nvidia", "geforce", "tesla")]
-    if {"laptop", "super", "d", "mobile", "3e", "hbm3e"} & set(words) or not words:
+    words = re.sub(r"\b(nvidia|geforce|tesla|amd|instinct)\b|-", " ", gpu.lower()).split()
+    name = " ".join(words)
+    if not name or {"laptop", "super", "d", "mobile", "q", "3e", "hbm3e"} & set(words):
         return None
-    card = words[0]
-    if card == "rtx":  # "rtx 5070 ti" is rtx5070ti, another than rtx5070
-        card = "".join(words[: 3 if "ti" in words else 2])
-    for variant in ("pcie", "nvl", "40gb"):
-        if variant in words and f"{card}-{variant.removesuffix('gb')}" in names("card"):
-            return f"{card}-{variant.removesuffix('gb')}"
-    return card if card in names("card") else None
+    for start, card in NAMED.items():
+        if re.match(rf"{start}\b", name):
+            return card
+    found = re.match(r"rtx \d+( ti)?\b|\w+", name)  # "rtx 5070 ti" is another than rtx5070
+    card = found[0].replace(" ", "") if found else ""
+    return card if card in set(names("card")) - set(NAMED.values()) else None
 
 
 def _usable(value: float, rule: str) -> bool:

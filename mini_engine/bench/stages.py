@@ -135,7 +135,7 @@ def run(
     after Ctrl-C or SIGTERM, when the stage has been ended and entered as cut.
     """
     before = read_outcomes(folder, machine)
-    outcomes = {s.name: before.get(s.name, Outcome(s.name, WAITING)) for s in stages}
+    outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + seconds
     signal.signal(signal.SIGTERM, _interrupt)  # which a lender of machines sends

@@ -127,11 +127,9 @@ class OursPiecewise(_Captured):
             setup.backend.graph_pool_handle(),
         )
 
-    def step(self) -> None:
+    def _decode(self) -> tuple[Tensor, Tensor]:
         attend = self.setup.attention.begin(self.inputs)
-        hidden = self.graphs.run(self.setup.batch, attend)
-        logits, tokens = self.model.next_step(hidden, self.inputs)
-        self._logits, self._tokens = [logits], [tokens]
+        return self.model.next_step(self.graphs.run(self.setup.batch, attend), self.inputs)
 
     def ops(self) -> list[OpCost]:
         recorder = OpRecorder()
@@ -142,12 +140,25 @@ class OursPiecewise(_Captured):
         return recorder.ops
 
 
-class OursCompiled(OursEager):
+class _Compiled(Variant):
+    """Under torch.compile."""
+
+    def step(self) -> None:
+        # nobody will read the outputs of the last step again: they may be overwritten
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        super().step()
+
+    def release(self) -> None:
+        super().release()
+        torch.compiler.reset()
+
+
+class OursCompiled(_Compiled, OursEager):
     """torch.compile of the whole step of our plain model."""
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
         super().__init__(setup)
-        self._compiled = compiler(self._decode)
+        self._compiled = compiler(super()._decode)
 
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
@@ -166,14 +177,9 @@ class OursCompiled(OursEager):
         for _ in range(3):
             self.step()
 
-    def step(self) -> None:
-        new_step()  # the last step's outputs may be overwritten
-        logits, tokens = self._compiled()
-        self._logits, self._tokens = [logits], [tokens]
-
-    def release(self) -> None:
-        super().release()
-        torch.compiler.reset()
+    def _decode(self) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self._compiled()
+        return found
 
 
 class FusedGraph(OursGraph):
@@ -202,11 +208,6 @@ class FusedGraph(OursGraph):
         shape = StepShape.decode(self.setup.batch, self.setup.context)
         stored = stored_in(config, self.few_bits)
         return step_ops(config, shape, self.style, stored) * self.steps_a_call
-
-
-def new_step() -> None:
-    """Tell torch.compile that nobody will read the outputs of the last step again."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 # ---------------------------------------------------------------- transformers
@@ -260,10 +261,10 @@ class HuggingFaceEager(Variant):
         self.cache = importlib.import_module("transformers").DynamicCache(config=self.model.config)
 
 
-class HuggingFaceStatic(HuggingFaceEager):
+class HuggingFaceStatic(_Compiled, HuggingFaceEager):
     """`model.forward` compiled, with a `StaticCache` as large as the setup's room."""
 
-    def __init__(self, setup: DecodeSetup, compiler: Callable[[Any], Any]) -> None:
+    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
         super().__init__(setup)
         self._compiler = compiler
 
@@ -279,14 +280,6 @@ class HuggingFaceStatic(HuggingFaceEager):
         self.model.forward = self._compiler(self.model.forward)
         for _ in range(3):
             self.step()
-
-    def step(self) -> None:
-        new_step()  # the last step's outputs may be overwritten
-        super().step()
-
-    def release(self) -> None:
-        super().release()
-        torch.compiler.reset()
 
     def _empty_cache(self) -> None:
         if self.cache is None:

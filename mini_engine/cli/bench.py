@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.bench.bars import judged
+from mini_engine.bench.bars import Result, judged
 from mini_engine.bench.evidence import (
     Measurement,
     check_same_machine,
@@ -233,7 +233,7 @@ def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
         raise ValueError(f"{out}: a {measurement.kind}, expected the file of a bench")
     try:
         steps, pictures = measured_steps(measurement.figures["rows"]), dict[str, str]()
-        bars = [result.as_dict() for result in judged(measurement)]
+        bars = [asdict(result) for result in judged(measurement)]
     except ValueError as error:
         raise ValueError(f"{out}: {error}: measure again") from None
     for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
@@ -262,7 +262,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     if result["others"]:
         console.print(table(ENGINE_HEADS, map(_engine_cells, result["others"])))
     for bar in result["bars"] if real else []:
-        console.print(f"{bar['status']:>15}  {bar['compared']} ({bar['why']})", soft_wrap=True)
+        console.print(str(Result(**bar)), soft_wrap=True)
     console.print(f"measurements: {result['out']}", soft_wrap=True)
     for name, picture in result["pictures"].items():
         console.print(f"{name}: {picture}", soft_wrap=True, markup=False)

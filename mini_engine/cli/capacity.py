@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     without = "also what these requests cost a cache without pages, --context columns a row; "
     without += "without FILE, those that `serve` replays"
     add("--trace", type=Path, nargs="?", const=SHIPPED_TRACE, metavar="FILE", help=without)
+    options.add_columns(parser)
     add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=graphs)
 
 
@@ -107,7 +108,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]) -> dict[str, Any]:
     """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
-    every = [(request.prompt_tokens, request.output_tokens) for request in read_trace(args.trace)]
+    trace = read_trace(args.trace, args.columns)
+    every = [(request.prompt_tokens, request.output_tokens) for request in trace]
     held = [lengths for lengths in every if sum(lengths) <= args.context]
     if not held:
         raise ValueError(

@@ -57,8 +57,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
     if args.part == "report":
-        if outcomes := read_outcomes(folder):
-            return _summary(folder, outcomes.values())
+        if known := read_outcomes(folder):
+            return _summary(folder, known.values())
         raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
     try:
         backend = measuring.backend_of(device, "gpu", console)
@@ -88,7 +88,6 @@ def _run(args: argparse.Namespace, folder: Path, device: str, console: Console) 
     chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
     here = new_measurement("run", device, measuring.command_line(args.typed), {})
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
-    known = read_outcomes(folder, machine)
     console.print(f"{len(chosen)} stages, {args.minutes:g} minutes at most, results in {folder}")
 
     def begins(stage: Stage, seconds: float) -> None:
@@ -96,12 +95,12 @@ def _run(args: argparse.Namespace, folder: Path, device: str, console: Console) 
 
     seconds = args.minutes * 60
     for outcome in run_stages(folder, chosen, machine, seconds, args.archive, begins):
-        known[outcome.stage] = outcome
         told = f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip()
         console.print(told, markup=False, soft_wrap=True)
-    if not any(one.status == DONE for one in known.values()):
+    outcomes = read_outcomes(folder).values()
+    if not any(one.status == DONE for one in outcomes):
         raise CheckFailed(f"no stage was done: see {folder}")
-    return _summary(folder, known.values())
+    return _summary(folder, outcomes)
 
 
 def _part(args: argparse.Namespace, backend: Any) -> dict[str, Any]:

@@ -124,5 +124,6 @@ def weights_of(
     from mini_engine.cuda.weights import load_weights, random_weights
 
     if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
+        ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
         return load_weights(config, word, backend.device, dtype)
     return random_weights(config, backend.device, dtype, seed=0)

@@ -13,8 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.files import check_folder, check_out, did_you_mean
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.files import check_folder, check_out
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.hub import shape_of as shape_of
+from mini_engine.serving.request_trace import Columns
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
@@ -60,6 +62,20 @@ def whole_numbers(word: str) -> list[int]:
     return [whole(part.strip()) for part in word.split(",") if part.strip()]
 
 
+def columns(word: str) -> Columns:
+    """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
+    named = dict(part.partition("=")[::2] for part in word.split(","))
+    units_us = {"time": 1e6, "time_ms": 1e3}
+    times = [key for key in named if key in units_us]
+    if {*named} - {*times} != {"prompt", "new"} or len(times) > 1 or not all(named.values()):
+        raise argparse.ArgumentTypeError(
+            f"{word!r:.60}: expected time=NAME,prompt=NAME,new=NAME, with time_ms= for "
+            "milliseconds, or without a time"
+        )
+    time = times[0] if times else None
+    return Columns(time and named[time], named["prompt"], named["new"], units_us[time or "time"])
+
+
 def _written(check: Callable[..., Path], *about: Any) -> Callable[[str], Path]:
     """A path that `check` of mini_engine/files.py finds can be written."""
 
@@ -87,8 +103,8 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """`--shape`, or `--model`: a named shape, or a checkpoint folder to take the shape from."""
-    words = f"{', '.join(SHAPES)}, or a folder with a config.json (default: qwen3-0.6b)"
+    """`--shape`, or `--model`: what `shape_of` takes."""
+    words = f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: qwen3-0.6b)"
     parser.add_argument("--shape", "--model", default="qwen3-0.6b", metavar="NAME", help=words)
 
 
@@ -100,6 +116,14 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     add("--spec", "--gpu", default=CARD, metavar="NAME", help=f"card: {cards}, {or_file} {CARD})")
     add("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)")
     add("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """`--columns`: what the columns of the file of `--trace` are called."""
+    words = "names of the trace's columns; numbers are seconds, or milliseconds with time_ms= "
+    words += "(default: those of a trace that is known)"
+    names = "time=NAME,prompt=NAME,new=NAME"
+    parser.add_argument("--columns", type=columns, metavar=names, help=words)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -138,18 +162,6 @@ def picture_of(args: argparse.Namespace) -> Path | None:
 
 
 # ---------------------------------------------------------------- what they name
-
-
-def shape_of(word: str) -> ModelConfig:
-    """The shape that `--shape` names: a built-in one before a folder of the same name."""
-    if word.lower() in SHAPES:
-        return named_shape(word)
-    if Path(word).is_dir():
-        return ModelConfig.from_folder(word)
-    near = did_you_mean(word, SHAPES)
-    raise ValueError(
-        f"shape {word!r:.60}: expected one of {', '.join(SHAPES)}, or a checkpoint folder{near}"
-    )
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:

@@ -2,13 +2,16 @@
 
   python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
+  python -m mini_engine serve --trace log.csv --columns time_ms=received,prompt=in,new=out
   python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
-Traces come as CSV in the format of the Azure LLM inference traces
-(https://github.com/Azure/AzurePublicDataset: TIMESTAMP,ContextTokens,GeneratedTokens) or as JSON
-lines (arrival_s, prompt_tokens, output_tokens), from a file or a pipe (--trace -). Without --trace
-a small synthetic one runs.
+A trace is CSV with a header, or JSON lines, from a file or a pipe (--trace -). The files of the
+Azure LLM inference traces of 2023 and 2024, BurstGPT, Mooncake and `vllm bench serve --save-result
+--save-detailed` are known by their columns. For any other file --columns says what its columns are
+called. A time is a number of seconds, of milliseconds with time_ms=, or a date and time such as
+2023-11-16 18:15:46.6805900. Requests without a time all arrive at once, and those that got no token
+are left out and counted. Without --trace a small synthetic trace runs.
 
 The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
 Between two arrivals or endings the batch does not change, so all those steps are taken in one
@@ -51,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
     formats = "CSV or JSON lines; - is standard input (default: a synthetic one)"
     add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
+    options.add_columns(parser)
     options.add_shape(parser)
     options.add_spec(parser)
     options.add_mode(parser)
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip
     with console.status("reading the trace"):
-        trace = read_trace("/dev/stdin" if str(args.trace) == "-" else args.trace)
+        trace = read_trace("/dev/stdin" if str(args.trace) == "-" else args.trace, args.columns)
     costs = StepModel(shape, spec, spec.ops, stored)
     copies = SwapCost(
         costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
@@ -133,6 +137,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "host_blocks": limits.host_blocks,
         "prefix_caching": sharing,
         "share": share,
+        "failed_in_trace": trace.failed,
+        "arrival_times": trace.timed,
         **report.to_dict(),
         "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode),
         "steps_by_rows": dict(sorted(by_rows.items())),  # what `ladder --histogram` takes
@@ -170,6 +176,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     ]
     if r["itl_p50_interval"]:
         lines.insert(4, ("  p50, with its interval", options.ms(r["itl_p50_interval"])))
+    if r["failed_in_trace"]:
+        lines.insert(2, ("left out: got no token", f"{r['failed_in_trace']:,}"))
+    if not r["arrival_times"]:
+        lines.insert(0, ("arrival times", "none in the trace: all requests arrive at once"))
     if r["preemption"] != "recompute":
         copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {ms('swap_us')}"
         lines.append((f"swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"))

@@ -27,7 +27,7 @@ from mini_engine.cuda.graphs.backend import (
 )
 from mini_engine.cuda.model import KVCache, Model, measured_scales
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room, resolve_model
+from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
@@ -45,6 +45,7 @@ from mini_engine.engine.generation import (
 )
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.step.capacity import kv_bytes_per_token
 

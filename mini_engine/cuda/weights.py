@@ -1,6 +1,6 @@
 """The weights of a model as torch tensors: read from a Hugging Face folder, or random.
 
-In:  a `ModelConfig`, and a folder of safetensors (`resolve_model` finds or fetches it) or a seed.
+In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
 Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
@@ -12,8 +12,6 @@ already (quantized_checkpoint.py).
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,33 +137,6 @@ def random_weights(
     return _assemble(config, device, dtype, fill)
 
 
-def resolve_model(folder_or_id: str | Path) -> Path:
-    """The checkpoint folder: the one given, or that of a hub id ("Qwen/Qwen3-0.6B"), fetched or
-    found in the hub's cache. Raises ValueError when it is neither, or cannot be fetched."""
-    folder = Path(folder_or_id)
-    if folder.is_dir():
-        return folder
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", str(folder_or_id)):
-        raise ValueError(
-            f"{folder_or_id}: no such folder, and not a hub id either: give a checkpoint folder, "
-            "or an id such as Qwen/Qwen3-0.6B"
-        )
-    try:
-        hub = importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise ValueError(
-            f"{folder_or_id}: no such folder; to fetch it by its id, pip install huggingface_hub, "
-            "or download its files and give the folder"
-        ) from None
-    try:
-        return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's errors come from four packages; all mean the same here
-        reason = f"{type(error).__name__} {error}".splitlines()[0]
-        raise ValueError(
-            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
-        ) from error
-
-
 def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
     is quantised: beside them stands that matrix, plain."""
@@ -197,11 +168,6 @@ def no_room(
         f"{where} has {free:,} free: "
         + (f"{largest.name} would fit" if largest else "no shape that we know would fit")
     )
-
-
-# Weights (never a pickle), shape and tokenizer; "original/" and other formats are not fetched.
-_JSON = ("model.safetensors.index", "config", "generation_config", "tokenizer", "tokenizer_config")
-HUB_FILES = ["model*.safetensors", *(f"{name}.json" for name in _JSON)]
 
 
 TORCH_DTYPES = {

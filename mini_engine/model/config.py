@@ -7,8 +7,10 @@ Out: a frozen `ModelConfig`: sizes, RoPE, norms, what is tied, which tokens end 
     named_shape("qwen3-0.6b").num_parameters                           # 596_049_920
 
 It reads three families of dense decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on
-each head of q and k) and llama. A config with a feature that the engine does not compute is refused
-by the feature's name, since the model would load and write nonsense.
+each head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`).
+A config with a feature that the engine does not compute is refused by the feature's name, since the
+model would load and write nonsense. RoPE, the layout of the file and fp8 weights do not change what
+a step launches: with `predicted=True`, for a shape whose weights nobody loads, these are accepted.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mini_engine.files import in_short, read_object, typed
-from mini_engine.model.quantization import StoredQuantization
+from mini_engine.model.quantization import StoredQuantization, is_fp8
 from mini_engine.model.rope import RopeJson, RopeScaling, rope_frequencies
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+SAME_AS = {"mistral": "llama", "phi3": "llama", "seed_oss": "qwen2"}  # model_type -> family
+SLIDING = ("mistral", "phi3")  # a window needs no use_sliding_window
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 LARGEST = 10**10  # of a size, and of RoPE's base
 
@@ -36,7 +40,7 @@ class ModelConfig:
     """
 
     name: str
-    family: str  # "qwen2" | "qwen3" | "llama"
+    family: str  # "qwen2" | "qwen3" | "llama": whose step it is
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -44,7 +48,7 @@ class ModelConfig:
     num_kv_heads: int  # of k and of v; divides num_heads
     head_dim: int
     vocab_size: int
-    max_position_embeddings: int
+    max_position_embeddings: int  # at most the sliding window: up to there, it hides no token
     rope_theta: float
     rope_scaling: RopeScaling | None
     rms_norm_eps: float
@@ -54,6 +58,8 @@ class ModelConfig:
     dtype: str  # of the weights on the GPU, a `Dtype`
     eos_token_ids: tuple[int, ...]
     quantization: StoredQuantization | None = None  # of the checkpoint's matrices
+    fp8: bool = False  # are the checkpoint's matrices in fp8: predicted, never loaded
+    sliding_window: int | None = None  # where it is what limits max_position_embeddings
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -105,11 +111,11 @@ class ModelConfig:
         return rope_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> ModelConfig:
+    def from_folder(cls, folder: str | Path, *, predicted: bool = False) -> ModelConfig:
         """Read config.json, and the end-of-text ids of generation_config.json, if it has any.
         These take precedence, as in transformers: a chat model has more of them than its base.
 
-        Raises ValueError, naming the file and the field.
+        `predicted`: as in `from_dict`. Raises ValueError, naming the file and the field.
         """
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
@@ -117,18 +123,22 @@ class ModelConfig:
                 f"{path}: missing; expected a Hugging Face checkpoint folder (generate --backend "
                 "cuda takes hub ids too)"
             )
-        config = cls.from_dict(read_object(path), str(path), Path(folder).resolve().name)
+        fields, name = read_object(path), Path(folder).resolve().name
+        config = cls.from_dict(fields, str(path), name, predicted=predicted)
         if not generation.is_file():
             return config
         ends = typed(_Ends, read_object(generation), str(generation), more=True).ids
         return replace(config, eos_token_ids=ends or config.eos_token_ids)
 
     @classmethod
-    def from_dict(cls, d: Mapping[str, object], where: str, name: str = "") -> ModelConfig:
-        """`d`: a parsed config.json. `where` starts each error message; `name` defaults to it."""
+    def from_dict(
+        cls, d: Mapping[str, object], where: str, name: str = "", *, predicted: bool = False
+    ) -> ModelConfig:
+        """`d`: a parsed config.json. `where` starts each error message; `name` defaults to it.
+        `predicted`: the shape alone is asked for, so what only text depends on may be unknown."""
         read = typed(_ConfigJson, d, where, more=True)
         try:
-            return _config_of(read, name or where)
+            return _config_of(read, name or where, predicted)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -162,7 +172,7 @@ class _ConfigJson(_Ends):
     here must be in the file: other defaults of transformers are the shape of some 7B model, so a
     missing size would give a wrong model instead of an error."""
 
-    model_type: Literal["qwen2", "qwen3", "llama"]
+    model_type: Literal["qwen2", "qwen3", "llama", "mistral", "phi3", "seed_oss"]
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -173,8 +183,8 @@ class _ConfigJson(_Ends):
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     rope_theta: float | None = None
-    rope_scaling: RopeJson | None = None  # transformers 4; 5 writes both in rope_parameters
-    rope_parameters: RopeJson | None = None
+    rope_scaling: dict[str, Any] | None = None  # transformers 4; 5 writes both in rope_parameters
+    rope_parameters: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
     dtype: Dtype | None = None  # transformers 5; 4 wrote torch_dtype
     torch_dtype: Dtype = "float32"
@@ -184,27 +194,41 @@ class _ConfigJson(_Ends):
     quantization_config: dict[str, Any] | None = None
 
 
-def _config_of(j: _ConfigJson, name: str) -> ModelConfig:
+def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     """Raises ValueError for what is missing in this family, or not computed. A bias or an expert
     that the engine does not know is a tensor without a place, which `stored_tensors` refuses."""
-    llama, heads = j.model_type == "llama", j.num_attention_heads
-    if j.sliding_window and j.use_sliding_window:
-        raise ValueError("use_sliding_window is true: every layer attends to all here")
-    rope = j.rope_parameters or j.rope_scaling or RopeJson()
+    family, heads = SAME_AS.get(j.model_type, j.model_type), j.num_attention_heads
+    rope, scaling, quantized = RopeJson(), None, j.quantization_config or {}
+    fp8 = is_fp8(quantized)
+    try:
+        key = "rope_parameters" if j.rope_parameters else "rope_scaling"
+        rope = typed(RopeJson, getattr(j, key) or {}, key, more=True)
+        scaling = rope.scaling()
+        if j.model_type == "phi3":
+            raise ValueError("model_type is 'phi3', whose files hold q, k and v as one tensor")
+        if fp8:
+            raise ValueError("quantization_config: fp8, whose weights are not read")
+    except ValueError as error:
+        if not predicted:
+            told = "crossover, capacity and explain predict its times; nothing here writes its text"
+            raise ValueError(f"{error} ({told})") from None
     theta, kv_heads, head_dim = rope.rope_theta or j.rope_theta, j.num_key_value_heads, j.head_dim
-    if llama:  # Llama 1 and 2 lack the base and mean 10,000; 1 has a KV head for each head
-        theta, kv_heads = theta or 10_000.0, heads if kv_heads is None else kv_heads
+    if predicted or family == "llama":  # Llama 1 and 2 lack the base and mean 10,000
+        theta = theta or 10_000.0
+    if j.model_type in ("llama", "phi3") and kv_heads is None:  # Llama 1 has one for each head
+        kv_heads = heads
     if theta is None or kv_heads is None:
         raise ValueError(f"{'rope_theta' if theta is None else 'num_key_value_heads'} is missing")
     if head_dim is None:
-        head_dim = 128 if j.model_type == "qwen3" else j.hidden_size // max(heads, 1)
-    quantized = None
-    if j.quantization_config is not None:
-        fields = j.quantization_config
-        quantized = typed(StoredQuantization, fields, "quantization_config", more=True)
+        head_dim = 128 if j.model_type in ("qwen3", "seed_oss") else j.hidden_size // max(heads, 1)
+    packed = None
+    if quantized and not fp8:
+        packed = typed(StoredQuantization, quantized, "quantization_config", more=True)
+    window = j.sliding_window if j.use_sliding_window or j.model_type in SLIDING else None
+    longest = min(j.max_position_embeddings, window or j.max_position_embeddings)
     return ModelConfig(
         name=name,
-        family=j.model_type,
+        family=family,
         hidden_size=j.hidden_size,
         intermediate_size=j.intermediate_size,
         num_layers=j.num_hidden_layers,
@@ -212,16 +236,18 @@ def _config_of(j: _ConfigJson, name: str) -> ModelConfig:
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=j.vocab_size,
-        max_position_embeddings=j.max_position_embeddings,
+        max_position_embeddings=longest,
         rope_theta=theta,
-        rope_scaling=rope.scaling(),
+        rope_scaling=scaling,
         rms_norm_eps=j.rms_norm_eps,
-        qkv_bias=j.model_type == "qwen2",
-        qk_norm=j.model_type == "qwen3",
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
         tie_word_embeddings=j.tie_word_embeddings,
         dtype=j.dtype or j.torch_dtype,
         eos_token_ids=j.ids,
-        quantization=quantized,
+        quantization=packed,
+        fp8=fp8,
+        sliding_window=window if longest < j.max_position_embeddings else None,
     )
 
 

@@ -16,6 +16,7 @@ configs, and `AwqConfig` and `GPTQConfig` of transformers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,3 +62,12 @@ class StoredQuantization:
             f"{base}scales": ((groups, rows), FLOATS),
         }
         return found | ({f"{base}g_idx": ((width,), WORDS)} if self.quant_method == "gptq" else {})
+
+
+def is_fp8(fields: Mapping[str, object]) -> bool:
+    """Whether a `quantization_config` says fp8, as Qwen's own files or as those of llm-compressor
+    do."""
+    method = fields.get("quant_method")
+    return method == "fp8" or (
+        method == "compressed-tensors" and fields.get("format") == "float-quantized"
+    )

@@ -1,32 +1,29 @@
 """Traces of requests: when each arrived, how long its prompt was, how many tokens it got.
 
-In:  a file in one of two formats, told apart by their first character.
-     CSV as the Azure LLM inference traces have it (https://github.com/Azure/AzurePublicDataset):
-         TIMESTAMP,ContextTokens,GeneratedTokens
-         2023-11-16 18:15:46.6805900,374,44
-     JSON lines, one request a line:
-         {"arrival_s": 0.25, "prompt_tokens": 374, "output_tokens": 44}
-Out: the requests in order of arrival, the first of them at time 0.
+In:  CSV with a header, or JSON lines. Which column holds what is told by `Columns`, or by the names
+     alone where a file's columns are among `KNOWN`. A result file of a benchmark counts as JSON
+     lines: an object with a list of all requests in each field.
+Out: the requests in order of arrival, the first of them at time 0; and how many rows got no token.
 
-A row that cannot be read is an error that names file, row and field. Rows are numbered as in an
-editor: the header is row 1.
+What cannot be read is an error that names file, line, column and value. Lines are numbered as in an
+editor: the header is line 1.
 """
 
+import csv
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from statistics import NormalDist
 
-from mini_engine.files import in_short, parse_json
+from mini_engine.files import MAX_BYTES, in_short, parse_json
 
-CSV_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-JSON_FIELDS = ("arrival_s", "prompt_tokens", "output_tokens")
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
-LONGEST_ROW = 1 << 16  # characters; a row with more is of no trace, and may never end
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,94 +36,156 @@ class TraceRequest:
     shared_tokens: int = 0  # all prompts begin with the same, as far as this says and they go
 
 
-def read_trace(path: str | Path) -> list[TraceRequest]:
-    """Read a trace in either format.
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a trace by name: arrival time, tokens of the prompt, tokens of the answer."""
+
+    time: str | None  # without one, all requests arrive at once
+    prompt: str
+    new: str
+    unit_us: float = 1e6  # of a time that is a number
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.time, self.prompt, self.new) if name)
+
+
+KNOWN = (
+    Columns("arrival_s", "prompt_tokens", "output_tokens"),  # the shipped trace
+    # Azure, 2023 and 2024: https://github.com/Azure/AzurePublicDataset
+    Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    # BurstGPT: https://github.com/HPMLL/BurstGPT; a request that failed has 0 response tokens
+    Columns("Timestamp", "Request tokens", "Response tokens"),
+    # Mooncake, in ms: https://github.com/kvcache-ai/Mooncake; its hash_ids are not read
+    Columns("timestamp", "input_length", "output_length", unit_us=1e3),
+    # `vllm bench serve --save-result --save-detailed`; earlier versions wrote no start_times
+    Columns("start_times", "input_lens", "output_lens"),
+    Columns(None, "input_lens", "output_lens"),
+)
+
+
+class Trace(list[TraceRequest]):
+    """The requests of a file, and what the file says besides."""
+
+    failed: int = 0  # rows with 0 new tokens, which are left out
+    timed: bool = True  # False: the file has no arrival times, and all requests arrive at once
+
+
+def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
+    """Read a trace whose columns are these, or, without them, one of `KNOWN`.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: a bad row, a bad header, or no request at all.
+        ValueError: a bad row, columns that are not there, or no request at all.
     """
-    requests: list[TraceRequest] = []
-    values_of: Callable[[str], list[object]] | None = None
-    fields, start_us = JSON_FIELDS, 0.0
+    read: list[tuple[float, int, int]] = []
+    number = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal number
+        for line in iter(lambda: file.readline(MAX_BYTES), ""):
+            number += 1
+            if len(line) == MAX_BYTES:  # a device never ends
+                raise ValueError(f"{MAX_BYTES:,} characters or more")
+            if not line.isspace():
+                yield line
+
     # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
     with open(path, encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW), ""), start=1):
-            if line.isspace():
-                continue
-            try:
-                if len(line) == LONGEST_ROW:
-                    raise ValueError(f"{LONGEST_ROW:,} characters or more")
-                if values_of is None:
-                    values_of = _json_values
-                    if not line.lstrip().startswith("{"):
-                        fields, values_of = CSV_COLUMNS, _csv_values(line)
-                        continue
-                time, prompt, output = values_of(line)
-                arrival_us = _us(fields[0], time) - start_us
-                if not requests:
-                    start_us, arrival_us = arrival_us, 0.0
-                elif arrival_us < requests[-1].arrival_us:
-                    raise ValueError("arrives before the row above it: sort the trace by time")
-                tokens = _count(fields[1], prompt), _count(fields[2], output)
-                requests.append(TraceRequest(arrival_us, *tokens))
-            except ValueError as error:
-                raise ValueError(f"{path} row {number}: {error}") from None
-    if not requests:
-        raise ValueError(
-            f"{path}: no request in it; expected {','.join(CSV_COLUMNS)} or JSON lines"
-        )
-    return requests
+        try:
+            names, rows = _names_and_rows(lines())
+            columns = columns or _known(names)
+            for row in rows:
+                read += _requests(row, columns)
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
+    trace = Trace()
+    served = sorted((one for one in read if one[2]), key=lambda one: one[0])
+    trace += [TraceRequest(us - served[0][0], prompt, new) for us, prompt, new in served]
+    trace.failed = len(read) - len(served)
+    trace.timed = columns.time is not None
+    if not trace:
+        raise ValueError(f"{path}: no request in it that got a token")
+    return trace
 
 
-def _csv_values(header: str) -> Callable[[str], list[object]]:
-    """How to find the values of CSV_COLUMNS in a row under this header."""
-    names = [name.strip() for name in header.split(",")]
-    if missing := [name for name in CSV_COLUMNS if name not in names]:
-        raise ValueError(
-            f"no column {', '.join(missing)} in the header {in_short(header.strip())}; "
-            f"expected {','.join(CSV_COLUMNS)}"
-        )
-    at = [names.index(name) for name in CSV_COLUMNS]
+def _names_and_rows(lines: Iterator[str]) -> tuple[list[str], Iterator[dict[str, object]]]:
+    """The names in a file's first line, and its rows: each has its values by name."""
+    first = next(lines, "").lstrip()
+    if not first:
+        raise ValueError("the file is empty")
+    if first.startswith("{"):
+        if first.strip() == "{":  # one object, written over many lines
+            first += "".join(lines)
+        row = _json_row(first)
+        return list(row), chain([row], map(_json_row, lines))
+    mark = max(",;\t", key=first.count)
+    names = [name.strip() for name in next(csv.reader([first], delimiter=mark))]
 
-    def values(line: str) -> list[object]:
-        fields = line.split(",")
+    def row_of(fields: list[str]) -> dict[str, object]:
         if len(fields) != len(names):
             raise ValueError(f"{len(fields)} fields, and the header has {len(names)}")
-        texts = [fields[i].strip() for i in at]
-        return [int(text) if text.isdecimal() else text for text in texts]
+        return dict(zip(names, fields, strict=True))
 
-    return values
+    return names, map(row_of, csv.reader(lines, delimiter=mark))
 
 
-def _json_values(line: str) -> list[object]:
+def _json_row(line: str) -> dict[str, object]:
     row = parse_json(line, "the line")
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got {in_short(row)}")
-    if missing := [name for name in JSON_FIELDS if name not in row]:
-        raise ValueError(f"no field {', '.join(missing)}")
-    return [row[name] for name in JSON_FIELDS]
+    return row
 
 
-def _us(field: str, value: object) -> float:
-    """An arrival: a number of seconds, or a date and time, which without a zone is UTC."""
-    if isinstance(value, int | float) and 0 <= value < 1e12:
-        # To the nanosecond, so that 0.3 s is 300,000 us and not a little less.
-        return round(value * 1e6, 3)
+def _known(names: list[str]) -> Columns:
+    for columns in KNOWN:
+        if {*columns.named} <= {*names}:
+            return columns
+    known = "; ".join(",".join(columns.named) for columns in KNOWN)
+    raise ValueError(
+        f"columns {in_short(','.join(names))}: expected those of a known trace ({known}), or "
+        "--columns time=NAME,prompt=NAME,new=NAME"
+    )
+
+
+def _requests(row: dict[str, object], columns: Columns) -> Iterator[tuple[float, int, int]]:
+    """The requests of a row: (us, prompt tokens, new tokens). More than one where it has lists."""
+    if missing := [name for name in columns.named if name not in row]:
+        raise ValueError(f"no column {', '.join(missing)} among {in_short(','.join(row))}")
+    values = [row[name] for name in columns.named]
+    lists = [value for value in values if isinstance(value, list)]
+    if len({len(value) for value in lists}) > 1:
+        lengths = ", ".join(str(len(value)) for value in lists)
+        raise ValueError(f"{', '.join(columns.named)} have {lengths} values")
+    for *time, prompt, new in zip(*lists, strict=True) if len(lists) == len(values) else [values]:
+        us = _us(columns, time[0]) if time else 0.0
+        tokens = _count(columns.new, new, least=0)
+        # A request that failed may have no prompt either.
+        yield us, _count(columns.prompt, prompt, least=min(1, tokens)), tokens
+
+
+def _us(columns: Columns, value: object) -> float:
+    """An arrival: a number, or a date and time, which without a zone is UTC."""
+    text = str(value).strip()
+    with suppress(ValueError):
+        us = float(text) * columns.unit_us
+        if 0 <= us < 1e18:
+            return round(us, 3)  # to the nanosecond, so that 0.3 s is 300,000 us and no less
     try:
-        time = datetime.fromisoformat(str(value))  # digits beyond the sixth are dropped
+        time = datetime.fromisoformat(text)  # digits beyond the sixth are dropped
     except ValueError:
         raise ValueError(
-            f"{field} {in_short(value)} is no time: expected seconds from 0 on, or a date and time "
-            "like 2023-11-16 18:15:46.680590"
+            f"{columns.time} {in_short(value)} is no time: expected a number from 0 on, or a date "
+            "and time like 2023-11-16 18:15:46.680590"
         ) from None
     return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // MICROSECOND
 
 
-def _count(field: str, value: object) -> int:
-    if type(value) is not int or not 0 < value < 10**15:
-        raise ValueError(f"{field} {in_short(value)} is not a whole number of at least 1")
-    return value
+def _count(column: str, value: object, least: int) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if type(number) is not int or not least <= number < 10**15:
+        raise ValueError(f"{column} {in_short(value)} is not a whole number of at least {least}")
+    return number
 
 
 def synthetic_trace(

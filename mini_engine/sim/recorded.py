@@ -115,14 +115,7 @@ def load_recording(name_or_path: str | Path) -> Recording:
 def anatomy(recording: Recording) -> Anatomy:
     """Launches, kernels by kind, and where the GPU's time went."""
     on_gpu = sorted((e for e in recording.events if e.lane == GPU), key=lambda e: e.start_us)
-    calls = sorted(
-        (
-            e
-            for e in recording.events
-            if e.lane == CPU and e.category in ("launch", "graph", "copy")
-        ),
-        key=lambda e: e.start_us,
-    )
+    calls = sorted((e for e in recording.events if _launches(e)), key=lambda e: e.start_us)
     idle_in_launch = idle = busy = 0.0
     until = on_gpu[0].start_us
     for event in on_gpu:
@@ -136,17 +129,27 @@ def anatomy(recording: Recording) -> Anatomy:
     for event in on_gpu:
         kinds.setdefault(kind_of(event.name), []).append(event.duration_us)
     shares = {kind: Share(len(took), sum(took)) for kind, took in kinds.items()}
+    kernels, launches = counted(recording.events)
     once = shares.get("KV write") or shares.get("attention")
     return Anatomy(
-        launches=len(calls),
+        launches=launches,
         graph_launches=sum(e.category == "graph" for e in calls),
-        kernels=sum(e.category in ("kernel", "node") for e in on_gpu),
+        kernels=kernels,
         layers=once.count if once else None,
         busy_us=busy,
         idle_in_launch_us=idle_in_launch,
         idle_us=idle,
         kinds=dict(sorted(shares.items(), key=lambda item: -item[1].us)),
     )
+
+
+def counted(events: Sequence[TraceEvent]) -> tuple[int, int]:
+    """(kernels, launches). A copy is a launch to the CPU, and no kernel to the GPU."""
+    return sum(e.category in ("kernel", "node") for e in events), sum(map(_launches, events))
+
+
+def _launches(event: TraceEvent) -> bool:
+    return event.lane == CPU and event.category in ("launch", "graph", "copy")
 
 
 def kind_of(kernel: str) -> str:

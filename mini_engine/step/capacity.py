@@ -256,10 +256,10 @@ def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
 def check_context(config: ModelConfig, context: int) -> None:
     """Raises ValueError for a context in tokens beyond the one that the model was made for."""
     if context > config.max_position_embeddings:
-        raise ValueError(
-            f"context {context:,}: {config.name} was made for {config.max_position_embeddings:,} "
-            "tokens at most: give that or less"
-        )
+        most = f"was made for {config.max_position_embeddings:,} tokens at most"
+        if config.sliding_window:
+            most = f"has a sliding window of {config.sliding_window:,} tokens, which is the most"
+        raise ValueError(f"context {context:,}: {config.name} {most}: give that or less")
 
 
 def check_batch(

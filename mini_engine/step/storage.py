@@ -118,7 +118,8 @@ def stored_as(
     """
     c, own = config, STORED_AS[config.dtype]
     # AWQ and GPTQ keep a scale and a zero for each group as int4 does, usually of as many inputs
-    name, kv_dtype = quant or ("int4" if c.quantization else own), kv_dtype or own
+    packed = "int4" if c.quantization else "fp8" if c.fp8 else own
+    name, kv_dtype = quant or packed, kv_dtype or own
     kind = (QUANTS | PUBLISHED).get(name)
     if kind is None and name not in MIXES:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(FORMATS)}")

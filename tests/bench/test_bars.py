@@ -11,7 +11,7 @@ from tests.support.bench_rows import made_up, made_up_row
 
 
 def results(rows: list[dict[str, Any]], **given: Any) -> dict[str, Result]:
-    return {r.bar.name: r for r in judged(made_up(rows, **{"emulated": False, **given}))}
+    return {r.name: r for r in judged(made_up(rows, **{"emulated": False, **given}))}
 
 
 def row(variant: str, us: float, batch: int = 1, shape: str = "qwen3-1.7b") -> dict[str, Any]:

@@ -92,6 +92,12 @@ def test_a_run_cut_between_two_stages_goes_on_with_the_next_one(tmp_path: Path, 
     assert log.read_text() == "abg"
 
 
+def test_a_run_of_some_stages_keeps_what_became_of_the_others(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        list(run(tmp_path, [noting(name, tmp_path / "log")], ME, 600))
+    assert statuses(tmp_path) == {"beta": DONE, "alpha": DONE}
+
+
 @pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_in_a_stage_enters_it_as_cut_and_it_runs_again(
     tmp_path: Path, what: signal.Signals

@@ -72,6 +72,12 @@ REFUSED = [
     ("capacity --trace /dev/zero", "/dev/zero"),
     ("serve --trace /nowhere.csv", "/nowhere.csv"),
     ("serve --trace long.jsonl", "long.jsonl"),
+    ("serve --trace odd.csv", "at,in,out"),
+    ("serve --trace odd.csv --columns time=at,prompt=in,new=words", "words"),
+    ("serve --trace odd.csv --columns time=at,prompt=in,new=out", "line 2: out 'many'"),
+    ("serve --columns time=at,prompt=in", "time=at,prompt=in"),
+    ("serve --columns time=at,time_ms=at,prompt=in,new=out", "time_ms=at"),
+    ("serve --columns when=at,prompt=in,new=out", "when=at"),
     ("serve --kv-blocks 1", "1 blocks"),
     ("serve --host abacus", "abacus"),
     ("serve --mode ful", "did you mean FULL?"),
@@ -101,6 +107,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     Path("none.json").write_text(json.dumps({"traceEvents": [begin]}))
     row = {"arrival_s": 0, "prompt_tokens": 10**14, "output_tokens": 3}
     Path("long.jsonl").write_text(json.dumps(row))
+    Path("odd.csv").write_text("at,in,out\n1,5,many\n")
     Path("h.json").write_text('{"steps_by_rows": {"33": 5}}')
     Path("latin1.txt").write_bytes("déjà".encode("latin-1"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.rope import RopeScaling
+from mini_engine.step.capacity import check_context
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -38,6 +40,10 @@ def config_json(**changes: Any) -> dict[str, Any]:
 
 def read(**changes: Any) -> ModelConfig:
     return ModelConfig.from_dict(config_json(**changes), "config.json")
+
+
+def predicted(**changes: Any) -> ModelConfig:
+    return ModelConfig.from_dict(config_json(**changes), "config.json", predicted=True)
 
 
 def write(folder: Path, name: str, value: object) -> None:
@@ -104,6 +110,39 @@ def test_sliding_window_that_is_not_in_use_is_ignored() -> None:
     assert read(sliding_window=32768, use_sliding_window=False) == read()
 
 
+@pytest.mark.parametrize("model_type", ["mistral", "phi3", "qwen2"])
+def test_a_sliding_window_is_the_longest_context(model_type: str) -> None:
+    """Up to there it hides no token, so the text is that of full attention."""
+    windowed = predicted(model_type=model_type, sliding_window=32, use_sliding_window=True)
+    assert (windowed.max_position_embeddings, windowed.sliding_window) == (32, 32)
+    check_context(windowed, 32)
+    with pytest.raises(ValueError, match="sliding window of 32"):
+        check_context(windowed, 33)
+
+
+def test_a_sliding_window_beyond_the_context_is_none() -> None:
+    wide = read(model_type="mistral", sliding_window=64)
+    assert wide == read(model_type="mistral") == read(model_type="llama")
+
+
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0}
+LONG: dict[str, Any] = {"type": "longrope", "long_factor": [1.0], "short_factor": [2.0]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": YARN},
+        {"rope_scaling": LONG},
+        {"rope_theta": None, "rope_parameters": YARN | {"rope_theta": 1e6}},
+        {"rope_scaling": {"partial_rotary_factor": 0.5}},
+    ],
+    ids=str,
+)
+def test_a_prediction_takes_any_rope(changes: dict[str, Any]) -> None:
+    assert replace(predicted(**changes), rope_theta=1e6) == read()
+
+
 def test_folder_gives_name_and_generation_config_gives_the_ends(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
@@ -153,8 +192,8 @@ def test_a_size_that_no_model_has_is_refused(value: float) -> None:
         ({"eos_token_id": ["</s>"]}, "</s>"),
         ({"rope_theta": -1.0}, "rope_theta is -1"),
         ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
-        ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config: fp8"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
@@ -165,7 +204,7 @@ def test_a_size_that_no_model_has_is_refused(value: float) -> None:
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
         ({"rope_scaling": {"factor": 4.0}}, "low_freq_factor"),
         ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3'"),
-        *(({"model_type": family}, family) for family in ("gpt2", "qwen3_moe", "mistral")),
+        *(({"model_type": family}, family) for family in ("gpt2", "qwen3_moe", "granite", "phi3")),
     ],
     ids=str,
 )
@@ -215,14 +254,15 @@ def test_names_of_shapes_ignore_case_and_unknown_ones_list_the_known() -> None:
         named_shape("gpt-4")
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "phi3", "seed_oss"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_counts_the_same_parameters(family: str, tied: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    fields = config_json(model_type=family, tie_word_embeddings=tied)
+    fields = config_json(model_type=family, tie_word_embeddings=tied, pad_token_id=0)
+    fields["attention_bias"] = family == "seed_oss"  # qwen2 has it whatever this says
     theirs = transformers.AutoConfig.for_model(**fields)
     model = transformers.AutoModelForCausalLM.from_config(theirs)
-    ours = ModelConfig.from_dict(fields, "config.json")
+    ours = ModelConfig.from_dict(fields, "config.json", predicted=True)
     assert ours.num_parameters == model.num_parameters()
 
 

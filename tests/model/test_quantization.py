@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mini_engine.files import typed
-from mini_engine.model.quantization import StoredQuantization
+from mini_engine.model.quantization import StoredQuantization, is_fp8
 
 AWQ: dict[str, Any] = {
     "quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True,
@@ -34,6 +34,19 @@ def test_only_the_first_format_of_gptq_stores_zeros_less_by_one() -> None:
     assert read(GPTQ | {"checkpoint_format": None}).zeros_are_less_by == 1
     assert read(GPTQ | {"checkpoint_format": "gptq_v2"}).zeros_are_less_by == 0
     assert read(AWQ).zeros_are_less_by == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, True),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, True),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, False),
+        (AWQ, False),
+    ],
+)
+def test_fp8_is_told_by_method_and_format(fields: dict[str, Any], expected: bool) -> None:
+    assert is_fp8(fields) == expected
 
 
 @pytest.mark.parametrize(

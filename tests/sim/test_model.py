@@ -60,8 +60,12 @@ def random_configs(family: str, seed: int) -> Any:
         "qwen2": transformers.Qwen2Config,
         "qwen3": transformers.Qwen3Config,
         "llama": transformers.LlamaConfig,
+        "mistral": transformers.MistralConfig,
+        "seed_oss": transformers.SeedOssConfig,
     }
-    extra = {} if family == "qwen2" else {"head_dim": head_dim}
+    extra: dict[str, Any] = {} if family == "qwen2" else {"head_dim": head_dim}
+    if family == "mistral":
+        extra["sliding_window"] = 48  # more than the tokens of a test
     return classes[family](**common, **extra, rope_parameters=rope)
 
 
@@ -81,7 +85,7 @@ def reference(family: str, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "seed_oss"])
 def test_logits_equal_transformers_in_prefill_chunks_and_decode(
     family: str, seed: int, tmp_path: Path
 ) -> None:

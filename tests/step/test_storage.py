@@ -204,3 +204,8 @@ def test_a_quantised_checkpoint_is_predicted_in_its_own_four_bits(
         for c in (plain, config)
     }
     assert steps[config] < 0.5 * steps[plain]
+
+
+def test_an_fp8_checkpoint_is_predicted_in_fp8() -> None:
+    plain = named_shape("qwen3-8b")
+    assert stored_as(replace(plain, fp8=True)) == stored_as(plain, "fp8")

@@ -1,7 +1,9 @@
-"""cuda/weights.resolve_model: a folder, a hub id, or one clear line."""
+"""hub.py: a known shape, a folder, a hub id, or one clear line."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -9,10 +11,11 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("torch")
-
-from mini_engine.cuda.weights import resolve_model
 from mini_engine.engine.generation import SHIPPED as CHECKPOINT
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.hub import resolve_model, shape_of
+
+CONFIG = json.loads((CHECKPOINT / "config.json").read_text("utf-8"))
 
 
 class FakeHub(ModuleType):
@@ -72,3 +75,49 @@ def test_what_is_neither_a_folder_nor_an_id_never_reaches_the_hub(
     with pytest.raises(ValueError, match="not a hub id either"):
         resolve_model(name)
     assert hub.asked == []
+
+
+# ---- shapes for predictions: nothing is fetched
+
+
+def cached(cache: Path, name: str, time: int, vocab: int) -> None:
+    """A snapshot of org/name, as old as `time` says, of a model with so many tokens."""
+    folder = cache / f"models--org--{name}" / "snapshots" / f"{time:040}"
+    folder.mkdir(parents=True)
+    known = CONFIG | {"vocab_size": vocab}
+    (folder / "config.json").write_text(json.dumps(known), "utf-8")
+    os.utime(folder, (time, time))
+
+
+@pytest.fixture(params=["HF_HUB_CACHE", "HF_HOME"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv(request.param, str(tmp_path))
+    return tmp_path / "hub" if request.param == "HF_HOME" else tmp_path
+
+
+def test_a_hub_id_that_ends_in_a_known_shape_is_that_shape() -> None:
+    assert shape_of("Qwen/Qwen3-8B") is named_shape("qwen3-8b")
+
+
+def test_a_hub_id_is_the_newest_snapshot_of_the_local_cache(cache: Path) -> None:
+    for time, vocab in ((2000, 20), (3000, 30), (1000, 10)):
+        cached(cache, "Mine-1B", time, vocab)
+    config = shape_of("org/Mine-1B")
+    assert (config.name, config.vocab_size) == ("Mine-1B", 30)
+
+
+def test_a_hub_id_that_is_not_in_the_cache_is_refused_by_where_it_was_looked_for(
+    cache: Path,
+) -> None:
+    with pytest.raises(ValueError, match=f"{cache}/models--org--Gone-1B/snapshots"):
+        shape_of("org/Gone-1B")
+
+
+def test_a_folder_of_fp8_is_a_shape_and_no_model(tmp_path: Path) -> None:
+    stored = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    known = CONFIG | {"quantization_config": stored}
+    (tmp_path / "config.json").write_text(json.dumps(known), "utf-8")
+    assert shape_of(str(tmp_path)).fp8
+    with pytest.raises(ValueError, match="quantization_config: fp8"):
+        ModelConfig.from_folder(tmp_path)

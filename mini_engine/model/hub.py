@@ -1,0 +1,86 @@
+"""Where a model is: a shape that we know, a folder, or an id of the Hugging Face hub.
+
+In:  a word: "qwen3-8b", "checkpoints/tiny-qwen3", "mistralai/Mistral-7B-v0.3".
+Out: `shape_of`: its shape, for predictions, from what lies on this machine; nothing is fetched.
+     `resolve_model`: its folder, fetched if need be, for weights and tokenizer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from mini_engine.files import did_you_mean
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Weights (never a pickle), shape and tokenizer; "original/" and other formats are not fetched.
+_JSON = ("model.safetensors.index", "config", "generation_config", "tokenizer", "tokenizer_config")
+HUB_FILES = ["model*.safetensors", *(f"{name}.json" for name in _JSON)]
+
+
+def shape_of(word: str) -> ModelConfig:
+    """The shape of a name, a folder or a hub id. What we know comes before a folder, and before the
+    cache: "Qwen/Qwen3-8B" is "qwen3-8b"."""
+    if word.lower() in SHAPES:
+        return named_shape(word)
+    if Path(word).is_dir():
+        return ModelConfig.from_folder(word, predicted=True)
+    last = word.rpartition("/")[2]
+    if not HUB_ID.fullmatch(word):
+        near = did_you_mean(word, SHAPES)
+        raise ValueError(
+            f"shape {word!r:.60}: expected one of {', '.join(SHAPES)}, a checkpoint folder, or a "
+            f"hub id{near}"
+        )
+    if last.lower() in SHAPES:
+        return named_shape(last)
+    folder = resolve_model(word, fetch=False)
+    return replace(ModelConfig.from_folder(folder, predicted=True), name=last)
+
+
+def resolve_model(folder_or_id: str | Path, *, fetch: bool = True) -> Path:
+    """The checkpoint folder: the one given, or that of a hub id ("Qwen/Qwen3-0.6B"), fetched or
+    found in the hub's cache. Without `fetch`, no network is asked, and the folder may hold no more
+    than a config.json. Raises ValueError when it is neither, or cannot be had."""
+    folder = Path(folder_or_id)
+    if folder.is_dir():
+        return folder
+    if not HUB_ID.fullmatch(str(folder_or_id)):
+        raise ValueError(
+            f"{folder_or_id}: no such folder, and not a hub id either: give a checkpoint folder, "
+            "or an id such as Qwen/Qwen3-0.6B"
+        )
+    if not fetch:
+        return _cached(str(folder_or_id))
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise ValueError(
+            f"{folder_or_id}: no such folder; to fetch it by its id, pip install huggingface_hub, "
+            "or download its files and give the folder"
+        ) from None
+    try:
+        return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's errors come from four packages; all mean the same here
+        reason = f"{type(error).__name__} {error}".splitlines()[0]
+        raise ValueError(
+            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
+        ) from error
+
+
+def _cached(hub_id: str) -> Path:
+    """The newest snapshot of a hub id in the hub's local cache that has a config.json."""
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
+    place = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+    found = [path.parent for path in place.glob("*/config.json")]
+    if not found:
+        raise ValueError(
+            f"{hub_id}: no folder here, no shape that we know, and no {place}/*/config.json: "
+            f"download it (hf download {hub_id} config.json), or give a folder"
+        )
+    return max(found, key=lambda folder: folder.stat().st_mtime)
