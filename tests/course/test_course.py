@@ -59,7 +59,11 @@ each_page = pytest.mark.parametrize("page", [*CHAPTERS, *DEEPER], ids=lambda pat
 @pytest.mark.usefixtures("grad_mode")
 @pytest.mark.parametrize(
     "page",
-    [*CHAPTERS, *DEEPER, COURSE / "EXERCISES.md", COURSE / "INVARIANTS.md"],
+    [
+        *CHAPTERS,
+        *DEEPER,
+        *(COURSE / f"{name}.md" for name in ("EXERCISES", "INVARIANTS", "QUESTIONS")),
+    ],
     ids=lambda path: path.stem,
 )
 def test_commands_and_code_of_a_page_run_and_print_what_it_shows(
