@@ -35,7 +35,8 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.explain import Explained, explain
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import StepModel, padded_step
+from mini_engine.step.run import padded_step
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 
 

@@ -21,7 +21,7 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.step.cards import load_spec
 from mini_engine.step.masked_rows import masked_columns
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16
 BATCHES = (1, 4, 16, 64, 256)

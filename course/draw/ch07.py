@@ -25,7 +25,8 @@ from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import Mode, StepModel, step_time
+from mini_engine.step.run import Mode, step_time
+from mini_engine.step.step_model import StepModel
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")

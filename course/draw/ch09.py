@@ -38,7 +38,7 @@ from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.capacity import kv_bytes_per_token
 from mini_engine.step.cards import load_spec
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 # (name, prompt tokens, new tokens, arrival in ms)
 REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]

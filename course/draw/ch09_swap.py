@@ -15,7 +15,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREEN, ORANGE, PALE, PREDICTED, canvas
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 CARD, BUDGET, BLOCK, SEQS = "h200", 8192, 16, 256
 LINKS = {"PCIe 4.0": "rtx4090", "PCIe 5.0": "h200", "NVLink-C2C": "gh200"}  # whose figure it is

@@ -38,7 +38,7 @@ from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 SHAPE, T_MAX, BATCHES, STEPS, ROUNDS = "qwen3-0.6b", 4096, (1, 8, 32, 128), 16, 6
 EAGER, GRAPH, PAGES = "static, eager", "static, one graph", "pages, one graph"

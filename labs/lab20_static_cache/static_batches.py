@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.masked_rows import Lengths, masked_columns
-from mini_engine.step.run import Mode, StepModel
+from mini_engine.step.run import Mode
+from mini_engine.step.step_model import StepModel
 
 
 def static_batches_us(

@@ -44,7 +44,7 @@ from mini_engine.serving.ladder_cost import optimal_ladder_saving, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 
 HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out

@@ -32,7 +32,8 @@ from mini_engine.step.capacity import step_bytes
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import CaptureCost, capture_cost
 from mini_engine.step.kernels import step_ops
-from mini_engine.step.run import StepModel, padded_step
+from mini_engine.step.run import padded_step
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16  # tokens

@@ -14,7 +14,7 @@ and blocks at once. That is exact. During a stride no block is freed and no prom
 the prefix cache, so a step by step run hands out the same blocks.
 
 The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
-takes the highest of a few lines in the number of keys (`run.StepModel.lines`), so step j takes the
+takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
 highest of some first_us + j * growth_us: a few straight pieces (`Ramp`), flat while the CPU is the
 slower one and rising once the GPU is. A ramp has a known sum.
 
@@ -37,7 +37,8 @@ from mini_engine.engine.swap import scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.run import Line, StepModel, padded_step
+from mini_engine.step.run import padded_step
+from mini_engine.step.step_model import Line, StepModel
 
 OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 

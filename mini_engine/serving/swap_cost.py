@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import StepModel, padded_step
+from mini_engine.step.run import padded_step
+from mini_engine.step.step_model import StepModel
 
 
 @dataclass(frozen=True)

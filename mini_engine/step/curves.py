@@ -26,16 +26,8 @@ from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.run import (
-    Mode,
-    StepModel,
-    StepTime,
-    input_copy,
-    launched,
-    pieces,
-    run_of,
-    step_time,
-)
+from mini_engine.step.run import Mode, StepTime, input_copy, launched, pieces, run_of, step_time
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
 

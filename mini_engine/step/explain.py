@@ -20,7 +20,8 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Mode, StepModel
+from mini_engine.step.run import Mode
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored
 
 WAYS: Mapping[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}

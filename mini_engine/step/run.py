@@ -4,7 +4,7 @@ In:  kernels (`mini_engine.step.kernels`), a `DeviceSpec`, and how the step is l
      "eager"      every kernel is a launch of its own
      "piecewise"  kernels between splitting ones are graphs, the splitting ones are live launches
      "full"       one graph
-Out: `StepTime`. `StepModel` gives the same for many steps of a model.
+Out: `StepTime`. `step_model.py` gives the same for many steps of a model.
 
     step_time(step_ops(config, StepShape.decode(8, 1000), "fused9"), load_spec("h200"), "eager")
 
@@ -34,22 +34,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import groupby
-from operator import itemgetter
 from typing import Any, Literal, NamedTuple, get_args
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import OpCost, StepShape, part_costs
+from mini_engine.step.kernels import OpCost, StepShape
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.ops import Kind
-from mini_engine.step.storage import Stored, stored_as
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -58,10 +51,6 @@ LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
     CUDAGraphMode.PIECEWISE: "piecewise",
     CUDAGraphMode.FULL: "full",
 }
-Line = tuple[float, float]  # us without keys, and us for each key that attention reads
-# Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
-PROBE_KEYS = (1, 1 << 20)
-Chains = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 
 class Run(NamedTuple):
@@ -196,7 +185,7 @@ def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
 def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     """The kernels as pieces of work. Raises ValueError for no kernels or an unknown mode."""
     times_us = [kernel_us(op, spec) for op in ops]
-    live_us, works, first = _live_us(spec, mode), [], 0
+    live_us, works, first = issue_live_us(spec, mode), [], 0
     for kernels, graph in pieces([op.splitting for op in ops], mode):
         inside, first = times_us[first : first + kernels], first + kernels
         works.append(
@@ -235,7 +224,7 @@ def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 
 
-def _live_us(spec: DeviceSpec, mode: Mode) -> float:
+def issue_live_us(spec: DeviceSpec, mode: Mode) -> float:
     """CPU time to launch one kernel outside of a graph."""
     return spec.cpu_op_us if mode == "eager" else spec.live_op_us
 
@@ -260,157 +249,3 @@ def with_pdl(spec: DeviceSpec) -> DeviceSpec:
         graph_gap_us=spec.graph_gap_us - gap_us,
         kernel_floor_us=spec.kernel_floor_us - floor_us,
     )
-
-
-# ---------------------------------------------------------------- many steps of one model
-
-
-class Launches(NamedTuple):
-    """What a step of a model launches, without its times."""
-
-    nodes: Any  # of each work: how many kernels it has; an array of int64
-    graphs: NDArray[np.bool_]  # of each work: is it a graph
-    # (kernels, works + 1): how often a kernel runs in a work and in those after it, at last in none
-    rest: NDArray[np.float64]
-
-
-@cache
-def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
-    """The works of a step in this mode, and the different kernels of head, layer and tail in them.
-    Raises ValueError for an unknown mode or style."""
-    parts = part_costs(config, style)
-    splitting = np.array([live for part in parts for live in part.splitting])
-    ends = np.cumsum([len(part.names) for part in parts])
-    head, layer, tail = np.split(np.arange(ends[-1]), ends[:-1])
-    order = np.concatenate([head, np.tile(layer, config.num_layers), tail])
-    nodes, graphs = map(np.array, zip(*pieces(splitting[order].tolist(), mode), strict=True))
-    runs = np.add.reduceat(np.eye(ends[-1])[order], nodes.cumsum() - nodes)
-    rest = np.vstack([runs[::-1].cumsum(axis=0)[::-1], np.zeros(ends[-1])])
-    return Launches(nodes, graphs, np.ascontiguousarray(rest.T))
-
-
-class StepModel:
-    """Costs of the steps of one model on one device: what `step_time` says, for many steps.
-
-        costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
-        costs.itl_us("full", StepShape.decode(batch=8, context=1000))
-        costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
-
-    A kernel's costs are affine in how much the step computes (`StepShape.sizes`), so the times of
-    all kernels are one product. And joined from the first to the last, the runs of a step take as
-    long as the longest of its chains: for each work, the CPU issues everything up to it, and from
-    there on the GPU never waits. A chain is a sum of kernels' times, so all chains are one more
-    product. In decode, a chain is a straight line in the number of keys.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        spec: DeviceSpec,
-        style: str | None = None,
-        stored: Stored | None = None,
-    ) -> None:
-        """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
-        self.config, self.spec, self.style = config, spec, style or spec.ops
-        self.stored = stored or stored_as(config)
-        parts = part_costs(config, self.style, self.stored)
-        gb_s = np.array([gb_s_of(kind, spec) for part in parts for kind in part.kinds])
-        # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute
-        memory_us = np.vstack([part.bytes for part in parts]) / (gb_s[:, None] * 1e3)
-        compute_us = np.vstack([p.flops for p in parts]) / (spec.product_tflops * 1e6)
-        self._rates_us = np.vstack([memory_us, compute_us]).T
-        self._chains: dict[Mode, Chains] = {}
-
-    def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """What `step_time` says. Raises ValueError for an unknown mode."""
-        before_us, beside_us = around(self.spec, shape.served)
-        chains_us = self._chains_us(mode, self._times_us(shape.sizes), beside_us)
-        return float(before_us + chains_us.max() + self.spec.sync_us)
-
-    def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
-        """What `step_time` says of each of these steps."""
-        spec, launches = self.spec, launches_of(self.config, self.style, mode)
-        times_us = self._times_us([shape.sizes for shape in shapes])
-        before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
-        itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
-        cpu_us = before_us + beside_us + self._chains[mode][2]
-        busy_us = times_us @ launches.rest[:, 0] + spec.kernel_floor_us
-        counts = 1 + len(launches.nodes), int(launches.nodes.sum())
-        rows = zip(itl_us.tolist(), cpu_us.tolist(), busy_us.tolist(), strict=True)
-        return [StepTime(*row, *counts) for row in rows]
-
-    def lines(
-        self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
-    ) -> tuple[Line, ...]:
-        """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
-
-        From the flattest to the steepest, and none that is nowhere the highest. `served`: the
-        requests among num_reqs that are no padding; all where it is None.
-        """
-        before_us, beside_us = around(self.spec, num_reqs if served is None else served)
-        sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
-        near, far = self._chains_us(mode, self._times_us(sizes), beside_us)
-        per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
-        us = before_us + near - PROBE_KEYS[0] * per_key + self.spec.sync_us
-        return upper_envelope(zip(us.tolist(), per_key.tolist(), strict=True))
-
-    # ------------------------------------------------------------ parts
-
-    def _times_us(self, sizes: Any) -> NDArray[np.float64]:
-        """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 5) sizes."""
-        us, kernels = np.array(sizes, dtype=float) @ self._rates_us, self._rates_us.shape[1] // 2
-        slower_us = np.maximum(us[..., :kernels], us[..., kernels:])
-        times_us: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
-        return times_us
-
-    def _chains_us(
-        self, mode: Mode, times_us: NDArray[np.float64], beside_us: Any
-    ) -> NDArray[np.float64]:
-        """How long each chain takes, from the copy to the end of the last work: (..., works + 1)
-        for (..., kernels) times. The last one is the CPU's own, with what it does beside the GPU.
-        """
-        if mode not in self._chains:
-            self._chains[mode] = self._new_chains(mode)
-        constant_us, counts, _ = self._chains[mode]
-        chains_us: NDArray[np.float64] = times_us @ counts + constant_us
-        chains_us[..., -1] += beside_us
-        return chains_us
-
-    def _new_chains(self, mode: Mode) -> Chains:
-        """Of each chain: what it takes without its kernels, and how often it runs each of them,
-        (kernels, works + 1); and how long the CPU issues the whole step."""
-        spec, launches = self.spec, launches_of(self.config, self.style, mode)
-        live_us, in_turn = _live_us(spec, mode), spec.queue_depth == 1
-        issue_us = np.where(launches.graphs, graph_launch_us(launches.nodes, spec), live_us)
-        gap_us = np.full_like(issue_us, spec.stream_gap_us)  # of the GPU, before each work
-        if in_turn:  # nothing is issued before the work ahead of it has ended
-            gap_us = np.maximum(gap_us, issue_us)
-        issued_us = spec.copy_us + issue_us.cumsum()
-        all_us = own_us = float(issued_us[-1])
-        # the first work waits until the copy has ended, too
-        issued_us[0] = max(issued_us[0], spec.copy_us + spec.kernel_floor_us + gap_us[0])
-        # each work, and what follows it on a GPU that never waits
-        gpu_us = (launches.nodes - 1) * spec.graph_gap_us
-        rest_us = (gpu_us + gap_us)[::-1].cumsum()[::-1] - gap_us
-        constant_us, rest = issued_us + rest_us, launches.rest
-        if in_turn:  # the CPU's own chain has all works but the last
-            own_us = float(constant_us[0] - gpu_us[-1] - gap_us[-1] + issue_us[-1])
-            rest = np.column_stack([rest[:, :-1], rest[:, 0] - rest[:, -2]])
-        return np.append(constant_us, own_us), rest, all_us
-
-
-def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """The lines that are the highest somewhere at 0 or more keys, from the flattest on."""
-    kept: list[Line] = []
-    for us, slope in sorted(lines, key=itemgetter(1, 0)):
-        while kept and kept[-1][0] <= us:  # less steep, and lower from the start
-            kept.pop()
-        while len(kept) > 1 and _cross(kept[-2], (us, slope)) <= _cross(kept[-2], kept[-1]):
-            kept.pop()
-        kept.append((us, slope))
-    return tuple(kept)
-
-
-def _cross(flat: Line, steep: Line) -> float:
-    """At how many keys the steeper line overtakes the flatter one."""
-    return (flat[0] - steep[0]) / (steep[1] - flat[1])

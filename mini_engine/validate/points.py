@@ -28,7 +28,8 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import read_bytes
 from mini_engine.step.cards import DeviceSpec, Figure, Sheet, load_sheet, names, put_together
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Mode, StepModel
+from mini_engine.step.run import Mode
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"

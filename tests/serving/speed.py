@@ -23,7 +23,7 @@ from mini_engine.serving.ladder_cost import size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 
 def timed(what: str, requests: Iterable[TraceRequest]) -> None:

@@ -16,7 +16,7 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 

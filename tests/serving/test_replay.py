@@ -18,7 +18,8 @@ from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, wit
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import LAUNCHED_AS, Line, Mode, StepModel
+from mini_engine.step.run import LAUNCHED_AS, Mode
+from mini_engine.step.step_model import Line, StepModel
 from tests.support.serve_cases import (
     Case,
     RandomCopies,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mini_engine.serving.replay import Ramp, begun_before, ramps_of
 from mini_engine.serving.report import LogHistogram
-from mini_engine.step.run import Line
+from mini_engine.step.step_model import Line
 
 lines = st.lists(
     st.tuples(st.floats(1.0, 500.0), st.one_of(st.just(0.0), st.floats(1e-4, 5.0), st.just(0.5))),

@@ -23,7 +23,8 @@ from mini_engine.step.curves import (
     step_floor_us,
 )
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
-from mini_engine.step.run import MODES, Mode, StepModel, joined, launched, step_time
+from mini_engine.step.run import MODES, Mode, joined, launched, step_time
+from mini_engine.step.step_model import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))

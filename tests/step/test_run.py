@@ -17,7 +17,6 @@ from mini_engine.step.launch_model import eager_itl_us, full_itl_us
 from mini_engine.step.run import (
     MODES,
     Mode,
-    StepModel,
     Work,
     around,
     itl_us,
@@ -28,6 +27,7 @@ from mini_engine.step.run import (
     step_time,
     with_pdl,
 )
+from mini_engine.step.step_model import StepModel
 from tests.support.sim_helpers import round_spec
 
 H200, LAPTOP = load_spec("h200"), load_spec("laptop-cpu")

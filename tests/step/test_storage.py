@@ -15,7 +15,7 @@ from mini_engine.model.quantization import StoredQuantization
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, weight_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
-from mini_engine.step.run import StepModel
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import (
     FORMATS,
     MIXES,

@@ -12,7 +12,8 @@ from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Line, Mode, StepModel
+from mini_engine.step.run import Mode
+from mini_engine.step.step_model import Line, StepModel
 
 
 class RandomCosts(StepModel):
