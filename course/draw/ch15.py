@@ -8,115 +8,19 @@ dependent launch says that it is one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.draw.ch11 import CONFIG, DECODE, OURS, RUNNING, TRANSFORMERS, VLLM
-from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
-from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import step_ops, step_parts
-from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
-from mini_engine.step.storage import stored_as
+from course.draw.ch11 import CONFIG, DECODE, OURS, RUNNING
+from course.draw.ledger import COLOURS, PARTS, TOLD, parts_us
+from mini_engine.model.config import named_shape
+from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
+from mini_engine.step.kernels import step_parts
+from mini_engine.step.run import kernel_us, with_pdl
 
 SHOWN_MS = 2.15
-PARTS = ("engine", "launches", "starts", "bytes")
-COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
-TOLD = {
-    "engine": "engine around the step",
-    "launches": "GPU waits for Python",
-    "starts": "starting kernels",
-    "bytes": "moving bytes",
-}
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One way to run the step. `parts_us` add up to the time of one token."""
-
-    label: str
-    parts_us: dict[str, float]
-
-    @property
-    def itl_us(self) -> float:
-        return sum(self.parts_us.values())
-
-
-def rung(
-    label: str,
-    spec: DeviceSpec,
-    mode: Mode,
-    steps: int = 1,
-    config: ModelConfig = CONFIG,
-    quant: str = "bf16",
-) -> Rung:
-    """`steps` of an engine's step in one launch, per token; taken apart."""
-    ops = step_ops(config, DECODE, spec.ops, stored_as(config, quant)) * steps
-    itl_us = step_time(ops, spec, mode).itl_us
-    engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
-    bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
-    starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (
-        mode == "full"
-    )
-    waits_us = itl_us - engine_us - bytes_us - starts_us
-    every = (engine_us, waits_us, starts_us, bytes_us)
-    return Rung(label, {part: us / steps for part, us in zip(PARTS, every, strict=True)})
-
-
-def rungs() -> list[Rung]:
-    """From transformers to eight steps a replay."""
-    return [
-        rung("transformers, eager", TRANSFORMERS, "eager"),
-        rung("vLLM, eager: 9 kernels", VLLM, "eager"),
-        rung("… in one graph", VLLM, "full"),
-        rung("this engine: 5 kernels", OURS, "full"),
-        rung("… 8 steps a replay", OURS, "full", steps=8),
-    ]
-
-
-def ablation(path: Path) -> None:
-    """What a token's time is made of, rung by rung, down to the bytes."""
-    climb = rungs()
-    kernels = len(step_ops(CONFIG, DECODE, "fused5"))
-    caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Kernels are per layer. Hatched: all "
-        f"that dependent launch (PDL) could save at {kernels} boundaries, {OURS.pdl_saves_us} µs "
-        "each, the most that has been published for one."
-    )
-    title = "Each change takes another part of the step away; the bytes stay"
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        axes = figure.subplots()
-        for row, one in enumerate(climb):
-            _stack(axes, row, one.parts_us, f"{one.itl_us / 1e3:.2f} ms")
-        last = climb[-1].parts_us
-        saved_us = kernels * OURS.pdl_saves_us
-        _stack(axes, len(climb), last | {"starts": last["starts"] - saved_us}, "")
-        left_ms = (climb[-1].itl_us - saved_us) / 1e3
-        axes.barh(
-            len(climb),
-            saved_us / 1e3,
-            left=left_ms,
-            color="white",
-            edgecolor=VERMILION,
-            hatch="///",
-        )
-        axes.text(left_ms + saved_us / 1e3, len(climb), "  not yet measured", va="center")
-        bytes_us = sum(op.bytes for op in step_ops(CONFIG, DECODE, "fused5"))
-        bytes_us /= OURS.copy_bandwidth_gb_s * 1e3
-        _stack(axes, len(climb) + 1, {"bytes": bytes_us}, f"{bytes_us / 1e3:.2f} ms")
-        labels = [*(one.label for one in climb), "… with PDL", "the bytes, as fast as a copy"]
-        axes.set_yticks(range(len(labels)), labels)
-        axes.invert_yaxis()
-        axes.set_xlim(0, SHOWN_MS)
-        axes.set_xlabel("time of one token (ms)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(
-            handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in PARTS],
-            loc="lower right",
-        )
 
 
 def _stack(
@@ -157,12 +61,12 @@ def few_bits(path: Path) -> None:
     with canvas(path, (13, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, (config, quant) in enumerate(rows):
-            graph = rung("", OURS, "full", config=config, quant=quant)
-            pdl = rung("", with_pdl(OURS), "full", config=config, quant=quant)
-            eager = rung("", OURS, "eager", config=config, quant=quant)
-            told = f"{graph.itl_us / 1e3:.2f} ms, with PDL {pdl.itl_us / 1e3:.2f}, eager "
-            parts = {part: graph.parts_us[part] for part in ("bytes", "starts", "engine")}
-            _stack(axes, row, parts, f"{told}{eager.itl_us / 1e3:.1f}", shown_ms=7.2)
+            graph = parts_us(OURS, "full", config=config, quant=quant)
+            pdl = sum(parts_us(with_pdl(OURS), "full", config=config, quant=quant).values())
+            eager = sum(parts_us(OURS, "eager", config=config, quant=quant).values())
+            told = f"{sum(graph.values()) / 1e3:.2f} ms, with PDL {pdl / 1e3:.2f}, eager "
+            parts = {part: graph[part] for part in ("bytes", "starts", "engine")}
+            _stack(axes, row, parts, f"{told}{eager / 1e3:.1f}", shown_ms=7.2)
         names = [f"{config.name.removeprefix('qwen3-').upper()}, {quant}" for config, quant in rows]
         axes.set_yticks(range(len(rows)), names)
         axes.invert_yaxis()
@@ -252,8 +156,4 @@ def _dress(axes: Axes, end: float, lanes: Sequence[str], title: str) -> None:
     axes.set_title(title, pad=4)
 
 
-FIGURES = {
-    "15-ablation.png": ablation,
-    "15-layer-in-a-graph.png": layer_in_a_graph,
-    "15-few-bits.png": few_bits,
-}
+FIGURES = {"15-layer-in-a-graph.png": layer_in_a_graph, "15-few-bits.png": few_bits}
