@@ -66,7 +66,7 @@ def asked_in_documents() -> dict[str, int]:
     """Each place that says "predict before" -> how many questions stand there."""
     found = {}
     chapters = sorted((ROOT / "course").glob("[0-9][0-9]-*.md"))
-    for chapter in chapters[1:]:  # the primer, chapter 0, has no lab and gives its answers itself
+    for chapter in chapters[1:]:  # the primer, chapter 2, has no lab and gives its answers itself
         part = (
             chapter.read_text().partition("\n## Predict before you run\n")[2].partition("\n## ")[0]
         )

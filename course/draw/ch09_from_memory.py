@@ -188,4 +188,4 @@ def _arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], col
     )
 
 
-FIGURES = {"08-from-memory.png": key}
+FIGURES = {"09-from-memory.png": key}

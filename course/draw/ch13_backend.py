@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.draw.ch10 import CONFIG, DECODE
+from course.draw.ch11 import CONFIG, DECODE
 from mini_engine.plots.canvas import BLUE, GREEN, SKY, VERMILION, canvas
 from mini_engine.step.kernels import OpCost, step_parts
 
@@ -82,4 +82,4 @@ def cut_at_attention(path: Path) -> None:
         axes.legend(handles=handles, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.1))
 
 
-FIGURES = {"11-compile-backend.png": cut_at_attention}
+FIGURES = {"13-compile-backend.png": cut_at_attention}

@@ -1,4 +1,4 @@
-"""The second figure of chapter 9: from which context on swapping beats computing again."""
+"""The second figure of chapter 10: from which context on swapping beats computing again."""
 
 from __future__ import annotations
 
@@ -91,4 +91,4 @@ def _panel(axes: Axes, model: str) -> None:
     axes.set_xlabel("tokens in the cache of the preempted request")
 
 
-FIGURES = {"09-swap-or-again.png": crossover}
+FIGURES = {"10-swap-or-again.png": crossover}

@@ -1,4 +1,4 @@
-"""The second figure of chapter 6: tokens a second without pages, and what the reads are for.
+"""The second figure of chapter 8: tokens a second without pages, and what the reads are for.
 
 Left: throughput against batch for the requests of the shipped trace, by a static cache with and
 without graphs, and by the paged engine on the same cost model. Right: what columns are read for.
@@ -107,4 +107,4 @@ def _reads(axes: Axes) -> None:
     axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
 
 
-FIGURES = {"06-static.png": static_cache}
+FIGURES = {"07-static.png": static_cache}

@@ -174,4 +174,4 @@ def _legend(axes: Axes) -> None:
     )  # fmt: skip
 
 
-FIGURES = {"08-stack.png": stack}
+FIGURES = {"09-stack.png": stack}
