@@ -1,136 +1,161 @@
-"""Figure of chapter 6: where the graphs of a small ladder stand in memory, and what it adds up to.
+"""Figure of chapter 6: where the gain of a graph goes as a step gets more work.
 
-Left: the bytes of the pool that the nodes of each graph name, for two orders of capture. Right: how
-the pool grows along vLLM's default ladder, for three ways of capturing it.
+Above, two eager steps of vLLM on two lanes: a token, and a long prompt. Below, the share of an
+eager step that one full graph saves, by batch, by length of a prompt and by size of the model;
+beside the predictions, what others have measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
 from PIL import Image
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import SchedulerLimits
+from course.draw.ch05 import COLOURS, lanes
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
-from mini_engine.sim.device import Device
-from mini_engine.sim.runner import SimRunner
+from mini_engine.plots.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    PREDICTED,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+    percent_ticks,
+)
+from mini_engine.sim.predict import play
 from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
 
-MIB = 2**20
-SMALL = (64, 128, 256, 512)
-COLOURS = {64: GREEN, 128: ORANGE, 256: VERMILION, 512: BLUE}
-
-
-def captured(
-    sizes: Sequence[int], order: Sequence[int], *, share: bool = True
-) -> tuple[SimRunner, list[float]]:
-    """Qwen3-0.6B on a device that only counts costs, its ladder captured as full graphs.
-
-    With it, by how many MiB each capture made the pool grow.
-    """
-    top = max(sizes)
-    limits = SchedulerLimits(
-        max_num_seqs=top, max_num_batched_tokens=top, num_blocks=2, block_size=16, max_model_len=16
-    )
-    device = Device(load_spec("h200"), compute=False)
-    dispatcher = GraphDispatcher("FULL", sizes, top)
-    config = named_shape("qwen3-0.6b")
-    runner = SimRunner(device, config, None, limits, dispatcher, share_pool=share)
-    return runner, [rung.pool_growth_bytes / MIB for rung in runner.capture(order).rungs]
+CONTEXT, LONG_PROMPT = 512, 8192
+SHORT_CONTEXT = 1200  # of measured pairs: beyond, attention has grown into another step
+MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
+ENGINES = {
+    "transformers": (VERMILION, "transformers"),
+    "vllm": (BLUE, "vLLM"),
+    "launch-bound": (GREEN, "this engine"),
+}
+LABELS = {
+    "launch": "CPU: a launch each",
+    "host": "CPU: engine",
+    "wait": "CPU: waits",
+    "kernel": "GPU: kernel",
+}
+Shape = Callable[[int], StepShape]
 
 
-def pools(path: Path) -> None:
-    """Both halves of the figure."""
-    ladder = default_capture_sizes(256, 8192)
-    first = sum(captured(SMALL, SMALL[::-1])[1])
+def gain(path: Path) -> None:
+    """Two eager steps on lanes, and what a graph saves of such steps."""
+    shapes = decode(1), prompt(LONG_PROMPT)
+    token, long = (_saved("vllm", "qwen3-0.6b", shape) for shape in shapes)
     title = (
-        f"Largest first, the small graphs live in the large one's {first:.0f} MiB; "
-        "smallest first, each takes new memory"
+        f"A graph saves {token:.0%} of a step that waits for launches, "
+        f"{long:.0%} of one that does not"
     )
     caption = (
-        "Addresses and bytes of the simulated allocator for qwen3-0.6b as full graphs, outputs and "
-        "activations; what the driver keeps for the nodes is left out. Left: rungs 64 to 512. "
-        f"Right: vLLM 0.33's default {len(ladder)} rungs. Not measured on a GPU."
+        f"{PREDICTED}: qwen3-0.6b on h200 and a usual server. Decode: {CONTEXT} tokens of context "
+        "each. Prompts: one request. No padding. Black: measured by others, on other cards and "
+        "hosts, contexts up to 1,152 tokens; left on qwen3-0.6b, right any batch."
     )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
-        _map(left)
-        _growth(right, ladder)
+    with canvas(path, (13, 8.9), title=title, caption=caption) as figure:
+        top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.35])
+        key, above, below = top.subplots(3, 1, height_ratios=[0.32, 1, 1])
+        key.set_axis_off()
+        key.legend(
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
+            loc="upper left", ncols=4, borderaxespad=0,
+        )  # fmt: skip
+        _steps([above, below])
+        by_batch, by_prompt, by_model = bottom.subplots(1, 3, sharey=True)
+        _curve(by_batch, [1 << i for i in range(10)], decode, "decode: requests in the batch")
+        _curve(by_prompt, [16 << i for i in range(10)], prompt, "prefill: tokens of the prompt")
+        _models(by_model)
+        _measured(by_batch, by_model)
+        by_batch.set_ylabel("saved of the eager step")
+        percent_ticks(by_batch)
+        by_batch.set_ylim(-0.05, 1)
+        for (_, (colour, label)), y in zip(ENGINES.items(), (0.22, 0.13, 0.04), strict=True):
+            by_batch.text(0.9, y, label, color=colour, weight="bold", size=13)
     Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # half the bytes
 
 
-def _map(axes: Axes) -> None:
-    """One row a graph, in order of capture: which bytes of the pool it names."""
-    rows, y = [], 0
-    for name, order in (("largest first", SMALL[::-1]), ("smallest first", SMALL)):
-        runner, _ = captured(SMALL, order)
-        places = _offsets(runner)
-        for rung in order:
-            spans = {
-                (places[b.address] / MIB, (places[b.address] + b.nbytes) / MIB)
-                for node in runner.graphs[CUDAGraphMode.FULL].graphs[rung].nodes
-                for b in node.buffers
-                if b.block.pool == runner.pool
-            }
-            boxes = [[(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b in spans]
-            axes.add_collection(PolyCollection(boxes, facecolors=COLOURS[rung], linewidths=0))
-            rows.append((y, f"graph of {rung}"))
-            y -= 1
-        axes.text(0, y + len(order) + 0.52, name, weight="bold", va="bottom", size=14)
-        y -= 1
-    axes.set(xlim=(0, 300), ylim=(y + 1.3, 1.3))
-    axes.set_yticks([at for at, _ in rows], [text for _, text in rows])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("place in the shared pool (MiB)")
+def decode(batch: int) -> StepShape:
+    """One token for each request."""
+    return StepShape.decode(batch, CONTEXT)
 
 
-def _offsets(runner: SimRunner) -> dict[int, int]:
-    """Address -> place in the pool, its segments laid end to end."""
-    offsets: dict[int, int] = {}
-    before = 0
-    buffers = [
-        b
-        for g in runner.graphs[CUDAGraphMode.FULL].graphs.values()
-        for n in g.nodes
-        for b in n.buffers
-    ]
-    mine = [b for b in buffers if b.block.pool == runner.pool]
-    segments = {b.block.segment.address: b.block.segment for b in mine}
-    for _, segment in sorted(segments.items()):
-        for b in mine:
-            if segment.address <= b.address < segment.address + segment.nbytes:
-                offsets[b.address] = before + b.address - segment.address
-        before += segment.nbytes
-    return offsets
+def prompt(tokens: int) -> StepShape:
+    """One prompt in one step."""
+    return StepShape.mixed([tokens], [tokens])
 
 
-def _growth(axes: Axes, ladder: Sequence[int]) -> None:
-    """Pool bytes after each captured rung."""
-    ways = (
-        ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
-        ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool, largest first", ladder[::-1], True, BLUE, "-", (16.5, 35)),
-    )
-    for name, order, share, colour, style, at in ways:
-        line = np.cumsum(captured(ladder, order, share=share)[1])
-        axes.plot(range(1, len(line) + 1), line, style, color=colour)
-        axes.text(*at, name, color=colour, weight="bold")
-        axes.annotate(
-            f"{line[-1]:,.0f}", (len(line), line[-1]), xytext=(5, 0), textcoords="offset points",
-            va="center", color=colour, weight="bold",
-        )  # fmt: skip
-    axes.set(xlim=(0, len(ladder) * 1.18), ylim=(0, None))
-    axes.set_xlabel("graphs captured")
-    axes.set_ylabel("pool (MiB)")
+def _steps(panels: Sequence[Axes]) -> None:
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    shapes = {"a token": decode(1), f"a prompt of {LONG_PROMPT:,} tokens": prompt(LONG_PROMPT)}
+    steps = {what: step_ops(config, shape, spec.ops) for what, shape in shapes.items()}
+    times = {what: step_time(ops, spec, "eager") for what, ops in steps.items()}
+    for axes, (what, ops) in zip(panels, steps.items(), strict=True):
+        lanes(axes, play(ops, spec, "eager")[0])
+        axes.set(xlim=(0, max(time.itl_us for time in times.values()) / 1e3), ylim=(0, 2))
+        took = times[what]
+        axes.set_title(
+            f"eager, {what}: {took.itl_us / 1e3:.1f} ms, GPU busy {took.utilisation:.0%}"
+        )
+    panels[0].tick_params(axis="x", labelbottom=False)
+    panels[1].set_xlabel("time (ms)")
 
 
-FIGURES = {"06-pools.png": pools}
+def _curve(axes: Axes, sizes: Sequence[int], shape: Shape, what: str) -> None:
+    for engine, (colour, _) in ENGINES.items():
+        shares = [_saved(engine, "qwen3-0.6b", shape(size)) for size in sizes]
+        axes.plot(sizes, shares, "o-", color=colour, markersize=5)
+    axes.set_xscale("log", base=2)
+    doubling_ticks(axes, sizes[0], sizes[-1])
+    axes.tick_params(axis="x", labelsize=11, rotation=45)
+    axes.set_xlabel(what, fontsize=14)
+
+
+def _models(axes: Axes) -> None:
+    for engine, (colour, _) in ENGINES.items():
+        shares = [_saved(engine, model, decode(1)) for model in MODELS]
+        axes.plot([_billions(model) for model in MODELS], shares, "o-", color=colour, markersize=5)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([_billions(model) for model in MODELS], [m.split("-")[1] for m in MODELS])
+    axes.minorticks_off()
+    axes.set_xlabel("model, batch 1 on h200", fontsize=14)
+
+
+def _measured(by_batch: Axes, by_model: Axes) -> None:
+    """Eager to full graph, by one maker on one host and card."""
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    for pair in pairs(rows_of(points, sheets)):
+        point = pair.slow.point
+        if (pair.slow.launched, pair.fast.launched) != ("NONE", "FULL"):
+            continue
+        if point.context > SHORT_CONTEXT:
+            continue
+        saved = 1 - 1 / pair.measured
+        by_model.plot(_billions(point.model), saved, "k+", markersize=9, markeredgewidth=2)
+        if point.model == "qwen3-0.6b":
+            by_batch.plot(point.batch, saved, "+", color=BLACK, markersize=9, markeredgewidth=2)
+
+
+def _billions(model: str) -> float:
+    return named_shape(model).num_parameters / 1e9
+
+
+def _saved(engine: str, model: str, shape: StepShape) -> float:
+    """The share of eager's time that one full graph saves."""
+    spec = load_spec("h200", engine=engine)
+    ops = step_ops(named_shape(model), shape, spec.ops)
+    eager, full = (step_time(ops, spec, mode, shape.num_reqs).itl_us for mode in ("eager", "full"))
+    return 1 - full / eager
+
+
+FIGURES = {"06-where-the-gain-goes.png": gain}
