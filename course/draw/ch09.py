@@ -1,4 +1,4 @@
-"""Figures of chapter 9: one layer on two lanes in each mode, and which graph runs which batch.
+"""Figures of chapter 9: one step on two lanes in each mode, and a recorded layer in pieces.
 
 `laid_out` puts a step on the two lanes by the rule of `mini_engine.step.run`; chapters 8
 and 15 draw with it too.
@@ -14,23 +14,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from labs.lab09_cudagraph_mode.resolve import AttentionCGSupport, resolve_mode
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PREDICTED,
-    PURPLE,
-    SKY,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas
+from mini_engine.sim.recorded import load_recording
+from mini_engine.sim.trace import CPU, GPU
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, Work, around, input_copy, kernel_us, launched, step_time
@@ -139,7 +126,7 @@ def lane_legend(axes: Axes, kinds: Sequence[str], columns: int) -> None:
 def split_step(path: Path) -> None:
     """The beginning of a decode step: eager, in pieces, as one graph."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    ops = step_ops(config, StepShape.decode(1, 512), "fused9")
+    ops = step_ops(config, StepShape.decode(1, 512), spec.ops)
     ways: tuple[tuple[str, Mode], ...] = (
         ("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"),
     )  # fmt: skip
@@ -147,14 +134,14 @@ def split_step(path: Path) -> None:
     end_us = begin_us + WINDOW_US
     none, pieces, full = (_layers_reached(laid_out(ops, spec, m)[0], end_us) for _, m in ways)
     with canvas(
-        path, (13, 8.4),
+        path, (8.5, 8.4),
         title=f"{WINDOW_US:g} µs reach layer {none} eagerly, layer {pieces} in pieces, layer "
         f"{full} in one graph",
-        caption=f"{PREDICTED}: the first {WINDOW_US:g} µs of one decode step of Qwen3-0.6B on an "
-        "H200, vLLM, batch 1, 512 tokens of context. 1, 2 …: attention of that layer.",
+        caption="Predicted: the beginning of one decode step of Qwen3-0.6B on an H200. 1, 2 …: "
+        "attention of that layer. Grey: the engine.",
     ) as figure:  # fmt: skip
-        rows = figure.subplots(4, 1, height_ratios=[0.55, 1, 1, 1])
-        lane_legend(rows[0], ("copy", "launch", "graph", "engine", "kernel", "node"), 3)
+        rows = figure.subplots(4, 1, height_ratios=[0.5, 1, 1, 1])
+        lane_legend(rows[0], ("launch", "graph", "kernel", "node"), 2)
         for axes, (name, mode) in zip(rows[1:], ways, strict=True):
             boxes, itl_us = laid_out(ops, spec, mode)
             issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("engine", "wait")]
@@ -185,71 +172,66 @@ def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_u
             )  # fmt: skip
 
 
-# ---------------------------------------------------------------- modes, backends, batches
+# ---------------------------------------------------------------- recorded: a layer in pieces
 
-FACES = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
-BATCHES = (  # what the columns are called, num_reqs, num_tokens, uniform_token_count
-    ("33 decodes", 33, 33, 1),
-    ("32 decodes,\na prompt of 100", 33, 132, None),
-    ("a prompt\nof 600", 1, 600, None),
-)
+RECORDED = "vllm-gpt-oss-piecewise"
+OPS = {  # what the CPU does between two graphs, by the name in the recording: colour, words
+    "hipGraphLaunch": (VERMILION, "graph"),
+    "vllm::unified_kv_cache_update": (PURPLE, "KV write"),
+    "vllm::unified_attention_with_output": (ORANGE, "attention, live"),
+}
 
 
-def modes(path: Path) -> None:
-    """What a mode becomes on a backend, and what then runs each kind of batch."""
-    asked = list(CUDAGraphMode)
+def recorded_pieces(path: Path) -> None:
+    """Two graph launches of a recorded step on the CPU, and the same layer on the GPU."""
+    recording = load_recording(RECORDED)
+    cpu = [e for e in recording.events if e.lane == CPU and e.name in OPS]
+    gpu = sorted((e for e in recording.events if e.lane == GPU), key=lambda e: e.start_us)
+    graphs = sorted((e for e in cpu if e.category == "graph"), key=lambda e: e.start_us)
+    first, last = graphs[LAYER], graphs[LAYER + 1]
+    launch, whole = first.duration_us, last.start_us - first.start_us
+    runs = [(live, list(group)) for live, group in groupby(gpu, lambda e: e.category != "node")]
+    at = [place for place, (live, _) in enumerate(runs) if not live][LAYER]
     with canvas(
-        path, (13, 6.6),
-        title="A mode is asked for, the attention backend has a veto, the batch decides",
-        caption="Rules of vLLM 0.33 as mini_engine/dispatch has them: model split "
-        "at attention, compiled with VLLM_COMPILE, no speculation; max_num_seqs 256.",
+        path, (8, 5.6),
+        title=f"Recorded: the CPU needs {launch:.0f} µs for a graph, "
+        f"{whole - launch:.0f} µs until the next one",
+        caption="One layer of gpt-oss-20b in vLLM on an MI300X, 8,192 tokens, PyTorch's profiler, "
+        "which slows the CPU.",
     ) as figure:  # fmt: skip
-        left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
-        for row, mode in enumerate(asked):
-            for column, support in enumerate(AttentionCGSupport):
-                _cell(left, row, column, *_resolved(mode, support))
-        supports = ["NEVER", "single\ndecode", "uniform\nbatch", "ALWAYS"]
-        _grid(left, "what a backend makes of it", [mode.name for mode in asked], supports)
-        for row, mode in enumerate(asked):
-            sizes = default_capture_sizes(256, 8192, mode=mode)
-            dispatcher = GraphDispatcher(mode, sizes, 256)
-            for column, (_, reqs, tokens, uniform) in enumerate(BATCHES):
-                ran = dispatcher.dispatch(reqs, tokens, uniform)
-                _cell(right, row, column, f"{ran.mode.name}\n{ran.num_tokens} rows", ran.mode.name)
-        _grid(right, "what then runs a batch", [""] * len(asked), [name for name, *_ in BATCHES])
+        above, below = figure.subplots(2, 1)
+        for event in cpu:
+            start = event.start_us - first.start_us
+            if 0 <= start <= whole + launch:
+                colour, words = OPS[event.name]
+                above.barh(0, event.duration_us, left=start, color=colour)
+                if event.duration_us > 0.3 * whole:
+                    above.text(start + event.duration_us / 2, 0, words, ha="center", va="center")
+                else:
+                    above.text(start, 0.45, words, size=13, va="bottom")
+        _one_lane(above, "CPU", whole + 1.5 * launch)
+        zero = runs[at][1][0].start_us
+        for live, group in runs[at : at + 3]:
+            start, end = group[0].start_us - zero, group[-1].end_us - zero
+            below.barh(0, end - start, left=start, color=BLUE if live else SKY)
+            words = f"{len(group)} live" if live else f"{len(group)} kernels of a graph"
+            if live:
+                below.text(start, 0.45, words, size=13, va="bottom", ha="center")
+            else:
+                below.text((start + end) / 2, 0, words, ha="center", va="center", size=13)
+        _one_lane(below, "GPU", group[-1].end_us - zero)
+        below.set_xlabel("µs; each lane from its own beginning")
 
 
-def _resolved(mode: CUDAGraphMode, support: AttentionCGSupport) -> tuple[str, str]:
-    """What the mode becomes, in short, and the run-time mode that its colour stands for."""
-    try:
-        became = resolve_mode(
-            mode, support, attention_in_splitting_ops=True, compilation_mode="VLLM_COMPILE"
-        )
-    except ValueError:
-        return "refused", ""
-    words = {"FULL_AND_PIECEWISE": "FULL_AND_\nPIECEWISE", "FULL_DECODE_ONLY": "FULL_DECODE\n_ONLY"}
-    face = became.name if became.name in FACES else became.decode_mode().name
-    return words.get(became.name, became.name), face
+LAYER = 5  # any but the first, which warms up
 
 
-def _cell(axes: Axes, row: int, column: int, words: str, face: str) -> None:
-    colour = FACES.get(face, PALE)
-    axes.add_patch(
-        Rectangle((column, row), 1, 1, facecolor=colour, alpha=0.3, edgecolor="white", linewidth=3)
-    )
-    axes.text(column + 0.5, row + 0.5, words, ha="center", va="center", size=12, linespacing=1.1)
+def _one_lane(axes: Axes, name: str, end_us: float) -> None:
+    axes.set_xlim(0, end_us)
+    axes.set_ylim(-0.5, 0.9)
+    axes.set_yticks([0], [name], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
 
 
-def _grid(axes: Axes, title: str, rows: Sequence[str], columns: Sequence[str]) -> None:
-    axes.set_xlim(0, len(columns))
-    axes.set_ylim(len(rows), 0)
-    axes.set_xticks([at + 0.5 for at in range(len(columns))], columns, size=13)
-    axes.set_yticks([at + 0.5 for at in range(len(rows))], rows, size=13)
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    axes.set_title(title)
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-FIGURES = {"09-pieces.png": split_step, "09-modes.png": modes}
+FIGURES = {"09-pieces.png": split_step, "09-recorded.png": recorded_pieces}
