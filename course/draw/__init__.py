@@ -23,7 +23,7 @@ def figures(chapter: str = "") -> dict[str, Draw]:
     """File name -> the function that draws it, of one chapter ("05") or of all of them."""
     found: dict[str, Draw] = {}
     for module in sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        if module.startswith(f"ch{chapter}"):
+        if module.startswith((f"ch{chapter}", "ledger")[: 1 if chapter.isdigit() else 2]):
             found |= importlib.import_module(f"course.draw.{module}").FIGURES
     if not found:
         raise ValueError(f"no figures of chapter {chapter!r}: expected two digits, such as 05")

@@ -1,114 +1,92 @@
-"""Figures of chapter 1: who waits for whom, on a CPU lane and a GPU lane.
+"""Figures of chapter 1: one addition on its way from Python to the GPU, and the orders that wait.
 
-`examples` is the smallest worked example of the chapter; `steps` is its decode step.
+Both are drawn from one recording: a pass of Qwen1.5-0.5B over a long prompt on an H100.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
-from PIL import Image
+from matplotlib.patches import Rectangle
 
-from mini_engine import plots
-from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
-from mini_engine.sim.device import Device
-from mini_engine.sim.launch import kernel
-from mini_engine.sim.predict import HF_EAGER, predict
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.cards import load_spec
 
-LAUNCHES = 4
-COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
-LABELS = {"launch": "CPU issues a launch", "kernel": "GPU runs a kernel", "wait": "CPU waits"}
+RECORDING = "transformers-qwen1.5-0.5b-eager"
+SOURCE = "Recorded by others (TraceLens): transformers, Qwen1.5-0.5B on an H100"
 
 
-@kernel()
-def double(out: np.ndarray, x: np.ndarray) -> None:
-    """out = 2 x."""
-    np.multiply(x, 2, out=out)
+def launched() -> list[tuple[TraceEvent, TraceEvent]]:
+    """Each call that starts work on the GPU, in order, with the work that it started."""
+    events = load_recording(RECORDING).events
+    calls = [e for e in events if e.lane == CPU and e.category in ("launch", "copy")]
+    return list(zip(calls, (e for e in events if e.lane == GPU), strict=True))
 
 
-def four_launches(floats: int) -> list[TraceEvent]:
-    """The chapter's example: four launches of plain PyTorch over arrays of so many floats."""
-    device = Device(load_spec("h200", engine="transformers"), record=True)
-    x, out = device.empty(floats), device.empty(floats)
-    for _ in range(LAUNCHES):
-        device.launch(double, out, x)
-    device.read(out)
-    return device.timeline
+def addition() -> tuple[TraceEvent, TraceEvent, TraceEvent, float]:
+    """The first addition: the op, its launch, its kernel, and when the next op began."""
+    events = load_recording(RECORDING).events
+    ops = [e for e in events if e.lane == CPU and e.name.startswith("aten::")]
+    op = next(e for e in ops if e.name == "aten::add")
+    call, kernel = next(pair for pair in launched() if pair[0].start_us > op.start_us)
+    return op, call, kernel, next(e.start_us for e in ops if e.start_us > op.end_us)
 
 
-def two_clocks(path: Path) -> None:
-    """The same four launches of a short kernel and of a long one."""
-    small, large = four_launches(2**20), four_launches(2**24)
+def stations(path: Path) -> None:
+    """What the CPU and the GPU did for one addition."""
+    op, call, kernel, following = addition()
+    zero = op.start_us
     with canvas(
         path,
-        (13, 6.2),
-        title="Short kernels: the GPU waits for every launch. Long ones: the CPU runs ahead and "
-        "waits once, when it wants the result",
-        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back on the "
-        "simulated h200, on a usual server.",
+        (7.6, 5.4),
+        title=f"The addition takes {kernel.duration_us:.1f} µs. Asking for it takes "
+        f"{following - zero:.0f}",
+        caption=f"{SOURCE}, with PyTorch's profiler, which slows the CPU down.",
     ) as figure:
-        key, above, below = figure.subplots(3, 1, height_ratios=[0.35, 1, 1])
-        key.set_axis_off()
-        key.legend(
-            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
-            loc="upper left", ncols=3, borderaxespad=0,
+        axes = figure.subplots()
+        boxes = (
+            (op.start_us, call.start_us, 1, "PyTorch\nprepares", ORANGE, BLACK),
+            (call.start_us, call.end_us, 1, "launch", VERMILION, "white"),
+            (call.end_us, following, 1, "back to Python,\non to the next line", ORANGE, BLACK),
+            (kernel.start_us, kernel.end_us, 0, "", BLUE, "white"),
+        )
+        for start, end, lane, words, colour, ink in boxes:
+            at = (start - zero, lane + 0.12)
+            axes.add_patch(Rectangle(at, end - start, 0.76, facecolor=colour, edgecolor="white"))
+            middle = (start + end) / 2 - zero
+            axes.text(middle, lane + 0.5, words, ha="center", va="center", color=ink, size=14)
+        axes.annotate(
+            "the order\ntravels", (kernel.start_us - zero, 0.5), (6.4, 0.5), va="center", size=14,
+            color=GREY, arrowprops={"arrowstyle": "->", "color": GREY},
         )  # fmt: skip
-        right_us = max(event.end_us for event in large) * 1.04
-        _lanes(above, small, "4 MiB in, 4 MiB out", right_us)
-        _lanes(below, large, "64 MiB in, 64 MiB out", right_us)
-        above.tick_params(axis="x", labelbottom=False)
-        below.set_xlabel("time (µs)")
+        axes.text(kernel.end_us - zero + 0.3, 0.5, "the\naddition", va="center", size=14)
+        axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python asked")
+        axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
 
 
-def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float) -> None:
-    """CPU above, GPU below."""
-    for event in events:
-        low = 1.08 if event.lane == CPU else 0.08
-        box = Rectangle((event.start_us, low), event.duration_us, 0.84)
-        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
-        axes.add_patch(box)
-    done_us = max(event.end_us for event in events if event.lane == GPU)
-    known_us = max(event.end_us for event in events)
-    busy_us = sum(event.duration_us for event in events if event.lane == GPU)
-    axes.set_title(
-        f"{what}: the GPU works {busy_us:.0f} of {done_us:.0f} µs, the CPU knows at "
-        f"{known_us:.0f} µs"
-    )
-    axes.set(xlim=(0, right_us), ylim=(0, 2))
-    axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-
-
-def two_lanes(path: Path) -> None:
-    """One decode step: eager in transformers, eager in an engine, and as the engine's graph."""
-    config = named_shape("qwen3-0.6b")
-    ways = {
-        "in transformers, 1,591 launches": ("transformers", HF_EAGER),
-        "in vLLM, 257 launches": ("vllm", "NONE"),
-        "in vLLM, the same 257 kernels in one graph": ("vllm", "FULL"),
-    }
-    steps = {
-        name: predict(config, load_spec("h200", engine=engine), mode, batch=1, context=512).timeline
-        for name, (engine, mode) in ways.items()
-    }
-    plots.timeline(
-        steps,
+def queue(path: Path) -> None:
+    """How long the orders of the step waited between their launch and their start."""
+    pairs = launched()
+    first = pairs[0][0].start_us
+    issued = [(call.end_us - first) / 1e3 for call, _ in pairs]
+    waited = [max(0.0, work.start_us - call.end_us) / 1e3 for call, work in pairs]
+    with canvas(
         path,
-        title="Launched from Python, the GPU is idle nearly all of the step: it waits for "
-        "launches. In one graph the CPU waits for the GPU",
-        caption=f"{PREDICTED}: one decode step of {config.name} on h200 and a usual server, "
-        "batch 1, 512 tokens of context.",
-        zoom_us=130,
-    )
-    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
+        (7.6, 4.9),
+        title=f"The CPU runs ahead: in the end an order waits {max(waited):.0f} ms for its turn",
+        caption=f"{SOURCE}. One step of {len(pairs):,} orders; a tooth is a layer.",
+    ) as figure:
+        axes = figure.subplots()
+        axes.plot(issued, waited, color=VERMILION)
+        axes.set(
+            xlabel="when the CPU gave the order (ms)",
+            ylabel="how long it waited (ms)",
+            xlim=(0, max(issued)),
+            ylim=(0, None),
+        )
 
 
-FIGURES = {"01-two-clocks.png": two_clocks, "01-two-lanes.png": two_lanes}
+FIGURES = {"01-stations.png": stations, "01-queue.png": queue}

@@ -1,143 +1,150 @@
-"""Figures of chapter 2: the roofline with the steps of one model on it, and what fits on 12 GB."""
+"""Figures of chapter 2: the floor plan of a GPU, one SM from inside, how short a kernel can be.
+
+`shortest` is drawn from a recording: a pass of Qwen1.5-0.5B over a long prompt on an H100.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
-from mini_engine.step.capacity import GIB, CapacityReport, capacity
-from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, PALE, SKY, canvas
+from mini_engine.sim.recorded import load_recording
+from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
-CONTEXT = 512
-DECODES, PREFILLS = (1, 8, 64, 512), (32, 128, 512, 2048)
+RECORDING = "transformers-qwen1.5-0.5b-eager"
+# SGLang, Qwen3-0.6B, batch 1, an H100 under nsys, YiconRain/profiling@311296ef: a token of the
+# eager step keeps the GPU busy for so many µs, in so many kernels, at so many tokens of context.
+BUSY_US, KERNELS, CONTEXT = 1320, 374, 272
+SIZES = "Sizes: NVIDIA's Hopper tuning guide"
 
 
-def point(spec: DeviceSpec, shape: StepShape) -> tuple[float, float]:
-    """(FLOP per byte, TFLOP/s) of a step whose kernels take bytes and arithmetic, nothing else."""
-    ops = step_ops(named_shape("qwen3-0.6b"), shape, "fused9")
-    flops, moved = sum(op.flops for op in ops), sum(op.bytes for op in ops)
-    seconds = sum(
-        max(op.bytes / (spec.copy_bandwidth_gb_s * 1e9), op.flops / (spec.peak_tflops * 1e12))
-        for op in ops
-    )
-    return flops / moved, flops / seconds / 1e12
-
-
-def roofline(path: Path) -> None:
-    """Decode and prefill steps of Qwen3-0.6B under the roof of an H200."""
-    spec = load_spec("h200")
-    ridge = spec.peak_tflops * 1e3 / spec.copy_bandwidth_gb_s
-    with canvas(
-        path,
-        (13, 7.2),
-        title=f"A decode step does one operation for each byte; the balance is at {ridge:.0f}",
-        caption="Computed from op lists and spec: steps of qwen3-0.6b (bf16), decode at "
-        f"{CONTEXT} tokens of context each, prefill of one prompt. Roof: arithmetic by the "
-        "datasheet, bandwidth that a copy reaches. Launches, gaps and floors are left out.",
-    ) as figure:
-        axes = figure.subplots()
-        xs = [0.5, ridge, 900]
-        roof = [min(spec.peak_tflops, x * spec.copy_bandwidth_gb_s / 1e3) for x in xs]
-        axes.plot(xs, roof, color=BLACK)
-        axes.axvline(ridge, color=GREY, linewidth=1, linestyle=":")
-        axes.text(ridge * 1.05, 1.4, f"balance:\n{ridge:.0f} FLOP a byte", color="#505050")
-        axes.text(0.62, 9.5, "bound by memory:\n4,300 GB/s", color="#505050")
-        axes.text(280, 1130, f"bound by arithmetic: {spec.peak_tflops:,.0f} TFLOP/s",
-                  color="#505050", ha="center")  # fmt: skip
-        decodes = {f"batch {n}": StepShape.decode(n, CONTEXT) for n in DECODES}
-        prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
-        _points(axes, spec, decodes, VERMILION, "decode, each at 512 tokens of context")
-        _points(axes, spec, prefills, BLUE, "prefill of one prompt")
-        axes.set(xscale="log", yscale="log", xlim=(0.5, 900), ylim=(1, 1900))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
-        axes.set_xlabel("arithmetic intensity (FLOP for each byte moved)")
-        axes.set_ylabel("at best (TFLOP/s)")
-        axes.legend(loc="lower right", bbox_to_anchor=(0.82, 0.02))
-
-
-LEFT, RIGHT = (-12, 4, "right"), (12, -12, "left")
-WHERE = {
-    "batch 64": LEFT,
-    "batch 512": (6, -34, "left"),
-    "512 tokens": (10, -26, "left"),
-    "2,048 tokens": (12, -4, "left"),
-}
-
-
-def _points(
-    axes: Axes, spec: DeviceSpec, shapes: dict[str, StepShape], colour: str, label: str
+def box(
+    axes: Axes, corner: tuple[float, float], size: tuple[float, float], words: str, colour: str
 ) -> None:
-    """A dot for each step, named beside the roof and not on it."""
-    spots = [point(spec, shape) for shape in shapes.values()]
-    axes.plot(*zip(*spots, strict=True), "o", color=colour, markersize=11, label=label)
-    for spot, name in zip(spots, shapes, strict=True):
-        *offset, across = WHERE.get(name, RIGHT)
-        axes.annotate(
-            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour
-        )
+    """A rectangle with words in its middle."""
+    (x, y), (wide, tall) = corner, size
+    axes.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor="white", lw=2))
+    ink = "white" if colour in (BLUE, GREY) else BLACK
+    axes.text(x + wide / 2, y + tall / 2, words, ha="center", va="center", color=ink, size=14)
 
 
-# ---------------------------------------------------------------- what fits
-
-MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
-STORED = ("bf16", "fp8", "int4")
-KEPT = 10_000  # tokens of context
-
-
-def twelve_gb(path: Path) -> None:
-    """Memory of a 12 GB card, model by model, and the floor of a step."""
-    card = load_spec("rtx4070")
-    sizes = [size for size in default_capture_sizes(256, 8192) if size <= 256]
-    rows = [
-        (f"{model.removeprefix('qwen3-')}, {quant}",
-         capacity(named_shape(model), card, context=KEPT, quant=quant, capture_sizes=sizes))
-        for model in MODELS for quant in STORED
-    ]  # fmt: skip
+def card(path: Path) -> None:
+    """132 SMs, the L2 and the memory. Eight SMs have a block to run."""
+    spec = load_spec("h100")
     with canvas(
         path,
-        (13, 8),
-        title="12 GB hold Qwen3-8B and 10,000 tokens of context once the matrices are stored in "
-        "8 bits. Fewer bytes are also a shorter step",
-        caption="Computed, not measured: Qwen3 on an RTX 4070, one request; fp8 and int4 are of "
-        "the layers' matrices only. To the right: the least time of one decode step, all bytes "
-        f"read once at {card.bandwidth_gb_s:,.0f} GB/s (datasheet).",
+        (7.6, 6.6),
+        title=f"An H100 is {spec.sm_count} small machines around one memory",
+        caption=f"{SIZES}; the speed is what a copy reaches. Blue: a kernel of 8 blocks.",
     ) as figure:
         axes = figure.subplots()
-        parts = (
-            ("CUDA, graphs, activations", GREY, _around),
-            ("weights", BLUE, lambda report: report.weight_bytes),
-            (f"KV cache of {KEPT:,} tokens", ORANGE, lambda report: report.kv_bytes),
+        for n in range(spec.sm_count):
+            row, column = divmod(n, 12)
+            colour = BLUE if n < 8 else PALE
+            axes.add_patch(Rectangle((column + 0.1, 11.1 - row * 0.6), 0.8, 0.5, facecolor=colour))
+        axes.text(6, 11.9, "SMs, each with cores and some memory of its own", ha="center", size=14)
+        box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", PALE)
+        box(axes, (0.1, 1.3), (11.8, 1.2), "HBM: 80 GB, where the weights are", GREY)
+        arrow = FancyArrowPatch((4, 2.55), (4, 3.65), arrowstyle="<->", mutation_scale=20, lw=3)
+        axes.add_patch(arrow)
+        speed = spec.copy_bandwidth_gb_s / 1e3
+        axes.text(4.5, 3.1, f"{speed:.0f} TB/s: {speed:.0f} MB in a µs", va="center", size=14)
+        axes.set(xlim=(0, 12), ylim=(1, 12.4))
+        axes.set_axis_off()
+
+
+def one_sm(path: Path) -> None:
+    """Four quarters, and what they share."""
+    with canvas(
+        path,
+        (7.6, 5.6),
+        title="Inside one SM: four quarters, 64 warps, and two small memories",
+        caption=f"{SIZES}. Each quarter picks, in every cycle, a warp that can go on.",
+    ) as figure:
+        axes = figure.subplots()
+        for n in range(4):
+            x = 0.1 + n * 2.47
+            box(axes, (x, 6.2), (2.37, 1.7), "16 warps of\n32 threads", PALE)
+            box(axes, (x, 4.9), (2.37, 1.2), "tensor core", SKY)
+        box(
+            axes,
+            (0.1, 3.4),
+            (9.78, 1.3),
+            "registers, 256 KB: what threads hold in their hands",
+            PALE,
         )
-        names, reports = [name for name, _ in rows], [report for _, report in rows]
-        left = [0.0] * len(rows)
-        for label, colour, of in parts:
-            widths = [of(report) / GIB for report in reports]
-            axes.barh(names, widths, left=left, color=colour, label=label, height=0.72)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        for y, (end, report) in enumerate(zip(left, reports, strict=True)):
-            told = f"{report.floor_ms:.1f} ms" if report.fits else "does not fit"
-            axes.text(
-                end + 0.12, y, told, va="center", color=BLACK if report.fits else VERMILION,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-            )  # fmt: skip
-        axes.axvline(card.vram_bytes / GIB, color=BLACK, linewidth=1.5, zorder=1.5)
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 20.5), xlabel="GiB (the line: all the card has)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(loc="upper right")
+        box(
+            axes, (0.1, 1.9), (9.78, 1.3), "shared memory, up to 228 KB: the bench of a block", PALE
+        )
+        axes.set(xlim=(0, 10), ylim=(1.7, 8.1))
+        axes.set_axis_off()
 
 
-def _around(report: CapacityReport) -> int:
-    """What is neither weights nor cache."""
-    extra = report.graph_pool_bytes + report.graph_node_bytes
-    return report.reserved_bytes + report.activation_bytes + extra
+def shortest(path: Path) -> None:
+    """All kernels of a recorded step, the shortest first."""
+    events = load_recording(RECORDING).events
+    took = sorted(event.duration_us for event in events if event.category == "kernel")
+    with canvas(
+        path,
+        (7.6, 4.9),
+        title=f"A hundred kernels do next to nothing, and none of them in less than {took[0]} µs",
+        caption="Recorded by others (TraceLens): the kernels of one step of transformers, "
+        "Qwen1.5-0.5B on an H100, the shortest first.",
+    ) as figure:
+        axes = figure.subplots()
+        axes.plot(range(1, len(took) + 1), took, color=BLUE)
+        axes.axhline(took[50], color=GREY, linewidth=1, linestyle=":")
+        axes.text(len(took), took[50] * 1.12, f"{took[50]} µs", ha="right", color="#505050")
+        axes.set(yscale="log", xlim=(0, len(took)), ylim=(1, 200), ylabel="took (µs)")
+        axes.set_yticks([1, 10, 100], ["1", "10", "100"])
+        axes.set_xlabel("kernels, the shortest first")
 
 
-FIGURES = {"02-roofline.png": roofline, "02-twelve-gb.png": twelve_gb}
+def bytes_us() -> float:
+    """What the bytes of SGLang's recorded step need at the speed of a copy."""
+    moved = sum(
+        op.bytes
+        for op in step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, CONTEXT), "fused9")
+    )
+    return moved / load_spec("h100").copy_bandwidth_gb_s / 1e3
+
+
+def kernel(path: Path) -> None:
+    """The life of an average kernel of SGLang's recorded step, to scale."""
+    whole, streams = BUSY_US / KERNELS, bytes_us() / KERNELS
+    edge = (whole - streams) / 2
+    with canvas(
+        path,
+        (7.6, 4.3),
+        title=f"A kernel of {whole:.1f} µs moves bytes for {streams:.1f} of them",
+        caption=f"Recorded by others: {BUSY_US / 1e3:.1f} ms for {KERNELS} kernels. The share of "
+        "the bytes is computed; how the rest divides is not known, and halved here.",
+    ) as figure:
+        axes = figure.subplots()
+        words = (
+            "blocks are\nplaced, first\nbytes called",
+            "bytes\nstream",
+            "the last block\nfinishes",
+        )
+        for x, wide, told, colour in (
+            (0, edge, words[0], SKY),
+            (edge, streams, words[1], BLUE),
+            (edge + streams, edge, words[2], SKY),
+        ):
+            box(axes, (x, 0), (wide, 1), told, colour)
+        axes.set(xlim=(0, whole), ylim=(0, 1), xlabel="µs since the kernel began")
+        axes.set_yticks([])
+        axes.grid(visible=False)
+
+
+FIGURES = {
+    "02-card.png": card,
+    "02-sm.png": one_sm,
+    "02-shortest.png": shortest,
+    "02-kernel.png": kernel,
+}

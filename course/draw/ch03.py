@@ -1,187 +1,143 @@
-"""Figures of chapter 3: what a KV cache saves, and how its rows lie in memory."""
+"""Figures of chapter 3: the roofline with the steps of one model on it, and what fits on 12 GB."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter
 
-from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, slot_of
+from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PURPLE,
-    VERMILION,
-    canvas,
-    doubling_ticks,
-)
-from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.run import step_time
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.step.capacity import GIB, CapacityReport, capacity
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 
-CONTEXTS = [128 << i for i in range(9)]  # 128 to 32,768 tokens, this step's included
-RUNNING = 512  # the course's own step
-# (request, tokens that it has when it asks): they grow in turns, so that blocks get mixed
-GROWTH = [("A", 16), ("B", 11), ("C", 30), ("A", 37), ("D", 20), ("C", 52)]
-LONGEST, BLOCK_SIZE, NUM_BLOCKS = 64, 16, 12
-WHITE = "#FFFFFF"
-COLOURS = {"A": BLUE, "B": ORANGE, "C": GREEN, "D": PURPLE}
+CONTEXT = 512
+DECODES, PREFILLS = (1, 8, 64, 512), (32, 128, 512, 2048)
 
 
-# ---------------------------------------------------------------- work
-
-
-def work(path: Path) -> None:
-    """Arithmetic and predicted GPU time of the next token, with and without a cache."""
-    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    cached = [step_ops(config, StepShape.decode(1, n), "fused9") for n in CONTEXTS]
-    again = [step_ops(config, StepShape.mixed([n], [n]), "fused9") for n in CONTEXTS]
-    title = "With a cache, the next token costs attention O(n) and all else O(1)"
-    caption = (
-        "Left: counted from the op list fused9 of qwen3-0.6b, batch 1. Right: predicted for one "
-        f"{spec.name} and {spec.engine}, not measured; all arithmetic is taken at "
-        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, as large products reach "
-        "it, which flatters the line without a cache."
+def point(spec: DeviceSpec, shape: StepShape) -> tuple[float, float]:
+    """(FLOP per byte, TFLOP/s) of a step whose kernels take bytes and arithmetic, nothing else."""
+    ops = step_ops(named_shape("qwen3-0.6b"), shape, "fused9")
+    flops, moved = sum(op.flops for op in ops), sum(op.bytes for op in ops)
+    seconds = sum(
+        max(op.bytes / (spec.copy_bandwidth_gb_s * 1e9), op.flops / (spec.peak_tflops * 1e12))
+        for op in ops
     )
-    with canvas(path, (12, 6), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2)
-        for ops, colour, name in ((again, VERMILION, "no cache"), (cached, BLUE, "cache")):
-            left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
-            left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
-            gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
-            right.plot(CONTEXTS, gpu_ms, "-", color=colour)
-            right.annotate(
-                name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
-                ha="right", color=colour, weight="bold",
-            )  # fmt: skip
-        for ops, colour, slope in ((again, VERMILION, ("n²", "n")), (cached, BLUE, ("n", "1"))):
-            _name(
-                left, _gflop(ops, attention=True), f"attention: O({slope[0]})", colour, below=True
-            )
-            _name(left, _gflop(ops, attention=False), f"all else: O({slope[1]})", colour)
-        right.annotate(
-            f"the course's step:\nn = {RUNNING}", (RUNNING, 100), xytext=(8, 0),
-            textcoords="offset points", size=13, color=GREY,
-        )  # fmt: skip
-        _axes(left, "arithmetic of one token (GFLOP)")
-        left.set_title("red: no cache · blue: cache")
-        _axes(right, "GPU at work for one token (ms)")
-        right.set_ylim(None, 600)  # room for the name of the upper line
-        right.set_title("the same step, in time")
+    return flops / moved, flops / seconds / 1e12
 
 
-def _gflop(steps: list[list[OpCost]], *, attention: bool) -> list[float]:
-    return [sum(op.flops for op in s if (op.name == "attention") is attention) / 1e9 for s in steps]
+def roofline(path: Path) -> None:
+    """Decode and prefill steps of Qwen3-0.6B under the roof of an H200."""
+    spec = load_spec("h200")
+    ridge = spec.peak_tflops * 1e3 / spec.copy_bandwidth_gb_s
+    with canvas(
+        path,
+        (13, 7.2),
+        title=f"A decode step does one operation for each byte; the balance is at {ridge:.0f}",
+        caption="Computed from op lists and spec: steps of qwen3-0.6b (bf16), decode at "
+        f"{CONTEXT} tokens of context each, prefill of one prompt. Roof: arithmetic by the "
+        "datasheet, bandwidth that a copy reaches. Launches, gaps and floors are left out.",
+    ) as figure:
+        axes = figure.subplots()
+        xs = [0.5, ridge, 900]
+        roof = [min(spec.peak_tflops, x * spec.copy_bandwidth_gb_s / 1e3) for x in xs]
+        axes.plot(xs, roof, color=BLACK)
+        axes.axvline(ridge, color=GREY, linewidth=1, linestyle=":")
+        axes.text(ridge * 1.05, 1.4, f"balance:\n{ridge:.0f} FLOP a byte", color="#505050")
+        axes.text(0.62, 9.5, "bound by memory:\n4,300 GB/s", color="#505050")
+        axes.text(280, 1130, f"bound by arithmetic: {spec.peak_tflops:,.0f} TFLOP/s",
+                  color="#505050", ha="center")  # fmt: skip
+        decodes = {f"batch {n}": StepShape.decode(n, CONTEXT) for n in DECODES}
+        prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
+        _points(axes, spec, decodes, VERMILION, "decode, each at 512 tokens of context")
+        _points(axes, spec, prefills, BLUE, "prefill of one prompt")
+        axes.set(xscale="log", yscale="log", xlim=(0.5, 900), ylim=(1, 1900))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
+        axes.set_xlabel("arithmetic intensity (FLOP for each byte moved)")
+        axes.set_ylabel("at best (TFLOP/s)")
+        axes.legend(loc="lower right", bbox_to_anchor=(0.82, 0.02))
 
 
-def _name(axes: Axes, ys: list[float], text: str, colour: str, *, below: bool = False) -> None:
-    """A line's name: left above it, or right below it, where a rising line leaves room."""
-    at = 3 if below else 4
-    axes.annotate(
-        text, (CONTEXTS[at], ys[at]), xytext=(0, -20) if below else (-6, 8),
-        textcoords="offset points", ha="left" if below else "right", color=colour,
-    )  # fmt: skip
+LEFT, RIGHT = (-12, 4, "right"), (12, -12, "left")
+WHERE = {
+    "batch 64": LEFT,
+    "batch 512": (6, -34, "left"),
+    "512 tokens": (10, -26, "left"),
+    "2,048 tokens": (12, -4, "left"),
+}
 
 
-def _axes(axes: Axes, label: str) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    doubling_ticks(axes, CONTEXTS[0], CONTEXTS[-1])
-    axes.tick_params(axis="x", labelrotation=45)
-    axes.axvline(RUNNING, color=GREY, linewidth=1.2, linestyle=":")
-    axes.set_xlabel("n: tokens of context")
-    axes.set_ylabel(label)
-
-
-# ---------------------------------------------------------------- layouts
-
-
-def layouts(path: Path) -> None:
-    """The same four requests in a padded cache and in a paged one."""
-    pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
-    lengths: dict[str, int] = {}
-    for name, tokens in GROWTH:
-        pool.allocate(name, tokens)
-        lengths[name] = tokens
-    used = sum(lengths.values())
-    padded = len(lengths) * LONGEST
-    paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
-    title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
-    caption = (
-        f"Drawn from mini_engine/engine/blocks.py: requests that grow in turns, blocks of "
-        f"{BLOCK_SIZE} "
-        f"tokens, contexts of up to {LONGEST}. Each small box is one row: K and V of one token in "
-        "one layer. Pale: reserved and empty. Block 0 is nobody's: padded rows of a graph write "
-        "there."
-    )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
-        _padded(above, lengths)
-        _paged(below, pool, lengths)
-
-
-def _padded(axes: Axes, lengths: dict[str, int]) -> None:
-    for row, (name, tokens) in enumerate(lengths.items()):
-        for position in range(LONGEST):
-            _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
-        axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
-    axes.set_title(f"padded: {LONGEST} rows for each request, at a fixed place")
-    _blank(axes, (-3, LONGEST + 1), (-len(lengths) + 0.8, 1.2))
-
-
-def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
-    per_line = 4
-    owner: dict[int, str] = {}
-    for name, tokens in lengths.items():
-        table = pool.block_table(name)
-        for position in range(tokens):
-            owner[slot_of(table, position, BLOCK_SIZE)] = name
-    free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
-
-    def colour(slot: int) -> str:
-        empty = WHITE if slot // BLOCK_SIZE in free else PALE
-        return COLOURS[owner[slot]] if slot in owner else empty
-
-    for slot in range(NUM_BLOCKS * BLOCK_SIZE):
-        block, offset = divmod(slot, BLOCK_SIZE)
-        column, line = block % per_line, block // per_line
-        x = column * (BLOCK_SIZE + 1) * 0.66 + offset * 0.66
-        _cell(axes, x, -1.8 * line, GREY if block == NULL_BLOCK else colour(slot), 0.66)
-        if offset == 0:
-            said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
-            note = f"block {block}{said.get(block, '')}"
-            axes.text(x, -1.8 * line + 0.95, note, size=12.5, va="bottom")
-    lines = [f"{n}: {list(pool.block_table(n))}" for n in lengths]
-    right = per_line * (BLOCK_SIZE + 1) * 0.66 + 1
-    axes.text(right, 1.5, "block tables", weight="bold", va="top")
-    for i, (name, text) in enumerate(zip(lengths, lines, strict=True)):
-        axes.text(right, 0.55 - 1.05 * i, text, color=COLOURS[name], weight="bold", va="top")
-    axes.set_title("paged: blocks from one pool, found through a table")
-    _blank(axes, (-3, LONGEST + 1), (-4.0, 1.6))
-
-
-def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> None:
-    axes.add_patch(
-        Rectangle(
-            (x, y),
-            width,
-            0.8,
-            facecolor=colour,
-            edgecolor=PALE if colour == WHITE else WHITE,
-            linewidth=0.6,
+def _points(
+    axes: Axes, spec: DeviceSpec, shapes: dict[str, StepShape], colour: str, label: str
+) -> None:
+    """A dot for each step, named beside the roof and not on it."""
+    spots = [point(spec, shape) for shape in shapes.values()]
+    axes.plot(*zip(*spots, strict=True), "o", color=colour, markersize=11, label=label)
+    for spot, name in zip(spots, shapes, strict=True):
+        *offset, across = WHERE.get(name, RIGHT)
+        axes.annotate(
+            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour
         )
-    )
 
 
-def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
-    axes.set_axis_off()
+# ---------------------------------------------------------------- what fits
+
+MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
+STORED = ("bf16", "fp8", "int4")
+KEPT = 10_000  # tokens of context
 
 
-FIGURES = {"03-work.png": work, "03-layouts.png": layouts}
+def twelve_gb(path: Path) -> None:
+    """Memory of a 12 GB card, model by model, and the floor of a step."""
+    card = load_spec("rtx4070")
+    sizes = [size for size in default_capture_sizes(256, 8192) if size <= 256]
+    rows = [
+        (f"{model.removeprefix('qwen3-')}, {quant}",
+         capacity(named_shape(model), card, context=KEPT, quant=quant, capture_sizes=sizes))
+        for model in MODELS for quant in STORED
+    ]  # fmt: skip
+    with canvas(
+        path,
+        (13, 8),
+        title="12 GB hold Qwen3-8B and 10,000 tokens of context once the matrices are stored in "
+        "8 bits. Fewer bytes are also a shorter step",
+        caption="Computed, not measured: Qwen3 on an RTX 4070, one request; fp8 and int4 are of "
+        "the layers' matrices only. To the right: the least time of one decode step, all bytes "
+        f"read once at {card.bandwidth_gb_s:,.0f} GB/s (datasheet).",
+    ) as figure:
+        axes = figure.subplots()
+        parts = (
+            ("CUDA, graphs, activations", GREY, _around),
+            ("weights", BLUE, lambda report: report.weight_bytes),
+            (f"KV cache of {KEPT:,} tokens", ORANGE, lambda report: report.kv_bytes),
+        )
+        names, reports = [name for name, _ in rows], [report for _, report in rows]
+        left = [0.0] * len(rows)
+        for label, colour, of in parts:
+            widths = [of(report) / GIB for report in reports]
+            axes.barh(names, widths, left=left, color=colour, label=label, height=0.72)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        for y, (end, report) in enumerate(zip(left, reports, strict=True)):
+            told = f"{report.floor_ms:.1f} ms" if report.fits else "does not fit"
+            axes.text(
+                end + 0.12, y, told, va="center", color=BLACK if report.fits else VERMILION,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+            )  # fmt: skip
+        axes.axvline(card.vram_bytes / GIB, color=BLACK, linewidth=1.5, zorder=1.5)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 20.5), xlabel="GiB (the line: all the card has)")
+        axes.grid(visible=False, axis="y")
+        axes.legend(loc="upper right")
+
+
+def _around(report: CapacityReport) -> int:
+    """What is neither weights nor cache."""
+    extra = report.graph_pool_bytes + report.graph_node_bytes
+    return report.reserved_bytes + report.activation_bytes + extra
+
+
+FIGURES = {"03-roofline.png": roofline, "03-twelve-gb.png": twelve_gb}

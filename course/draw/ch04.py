@@ -1,146 +1,114 @@
-"""Figures of chapter 4: what the score matrix costs in bytes, and how one query fills a GPU."""
+"""Figures of chapter 4: who waits for whom, on a CPU lane and a GPU lane.
+
+`examples` is the smallest worked example of the chapter; `steps` is its decode step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
+from PIL import Image
 
+from mini_engine import plots
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    canvas,
-    doubling_ticks,
-)
+from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import kernel
+from mini_engine.sim.predict import HF_EAGER, predict
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape, step_ops
 
-LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
-CONTEXT = 512  # of the course's own step
-SPLIT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
-
-
-# ---------------------------------------------------------------- traffic
+LAUNCHES = 4
+COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
+LABELS = {"launch": "CPU issues a launch", "kernel": "GPU runs a kernel", "wait": "CPU waits"}
 
 
-def attention_bytes(shape: StepShape) -> float:
-    """One layer of qwen3-0.6b in one kernel: q, keys, values in, and the result out."""
-    ops = step_ops(named_shape("qwen3-0.6b"), shape, "fused9")
-    return next(op.bytes for op in ops if op.name == "attention")
+@kernel()
+def double(out: np.ndarray, x: np.ndarray) -> None:
+    """out = 2 x."""
+    np.multiply(x, 2, out=out)
 
 
-def score_bytes(queries: int, keys: int) -> float:
-    """The score matrix through memory: written, read by softmax, written, read by the product."""
-    config = named_shape("qwen3-0.6b")
-    return 4 * config.num_heads * queries * keys * config.dtype_bytes
+def four_launches(floats: int) -> list[TraceEvent]:
+    """The chapter's example: four launches of plain PyTorch over arrays of so many floats."""
+    device = Device(load_spec("h200", engine="transformers"), record=True)
+    x, out = device.empty(floats), device.empty(floats)
+    for _ in range(LAUNCHES):
+        device.launch(double, out, x)
+    device.read(out)
+    return device.timeline
 
 
-def traffic(path: Path) -> None:
-    """Bytes of attention in one layer, with the scores in memory and without them."""
-    prompt = score_bytes(4096, 4096) / attention_bytes(StepShape.mixed([4096], [4096]))
-    decode = score_bytes(1, CONTEXT) / attention_bytes(StepShape.decode(1, CONTEXT))
-    title = (
-        f"Scores in memory: {prompt:.0f} times all other bytes of a prompt of 4,096 tokens, "
-        f"{decode:.0%} of those of one query"
-    )
-    caption = (
-        "Counted for one layer of qwen3-0.6b in bf16, batch 1; each key and value once, the score "
-        "matrix written and read twice. Bytes, not times."
-    )
-    with canvas(path, (12, 6.3), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
-        for axes, name, shapes in (
-            (left, "prefill: n queries, n keys", [StepShape.mixed([n], [n]) for n in LENGTHS]),
-            (right, "decode: 1 query, n keys", [StepShape.decode(1, n) for n in LENGTHS]),
-        ):
-            flash = [attention_bytes(shape) / 1e6 for shape in shapes]
-            scores = [
-                score_bytes(shape.num_tokens, n) / 1e6
-                for shape, n in zip(shapes, LENGTHS, strict=True)
-            ]
-            axes.plot(LENGTHS, scores, "--", color=VERMILION, label="the scores, four times")
-            axes.plot(LENGTHS, flash, "-", color=BLUE, label="q, keys, values, result")
-            axes.set_title(name)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            doubling_ticks(axes, LENGTHS[0], LENGTHS[-1])
-            axes.tick_params(axis="x", labelrotation=45)
-            axes.set_xlabel("n: tokens")
-        left.set_ylabel("bytes through HBM (MB)")
-        left.legend(loc="upper left")
-
-
-# ---------------------------------------------------------------- splits
-
-
-def split(path: Path) -> None:
-    """One query over 512 keys: who takes which tile, and how many SMs have something to do."""
-    # torch stands behind these two; the numbers themselves need none
-    from mini_engine.cuda.kernels.attention import TILE, num_splits
-
-    config, sms = named_shape("qwen3-0.6b"), load_spec("h200").sm_count
-    kv_heads, tiles = config.num_kv_heads, CONTEXT // TILE
-    splits = {n: num_splits(n, 1, kv_heads, 2 * sms) for n in (CONTEXT, 4096)}
-    rows = [
-        (f"a program for each of {config.num_heads} query heads", config.num_heads),
-        (f"for each of {kv_heads} KV heads", kv_heads),
-        (f"for each KV head, {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
-        (f"for each KV head, {splits[4096]} splits", kv_heads * splits[4096]),
-    ]
-    title = f"One query gives {rows[0][1]} programs for {sms} SMs; split, it gives {rows[2][1]}"
-    caption = (
-        f"qwen3-0.6b, batch 1, {CONTEXT} keys in tiles of {TILE}, on h200. Splits by num_splits of "
-        f"mini_engine/cuda/kernels/attention.py, for graphs that serve contexts to {CONTEXT} and "
-        "4,096 tokens. Counts, not times: how much faster it is, is not yet measured."
-    )
-    with canvas(path, (12, 6.6), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
-        for line, count in enumerate((1, 4, splits[CONTEXT])):
-            _tiles(above, -1.5 * line, tiles, count)
-        above.set_title(f"the {tiles} tiles of one head's keys, and the split that takes each")
-        above.set_xlim(-3.6, tiles + 0.2)
-        above.set_ylim(-3.3, 1.1)
-        above.set_axis_off()
-        _programs(below, rows, sms)
-
-
-def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
-    for tile in range(tiles):
-        owner = tile % splits
-        colour = SPLIT_COLOURS[owner % len(SPLIT_COLOURS)]
-        axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor="white"))
-        dark = colour not in (YELLOW, SKY, ORANGE, PURPLE)
-        axes.text(
-            tile + 0.47, y + 0.47, str(owner), ha="center", va="center",
-            color="white" if dark else "black",
+def two_clocks(path: Path) -> None:
+    """The same four launches of a short kernel and of a long one."""
+    small, large = four_launches(2**20), four_launches(2**24)
+    with canvas(
+        path,
+        (13, 6.2),
+        title="Short kernels: the GPU waits for every launch. Long ones: the CPU runs ahead and "
+        "waits once, when it wants the result",
+        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back on the "
+        "simulated h200, on a usual server.",
+    ) as figure:
+        key, above, below = figure.subplots(3, 1, height_ratios=[0.35, 1, 1])
+        key.set_axis_off()
+        key.legend(
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
+            loc="upper left", ncols=3, borderaxespad=0,
         )  # fmt: skip
-    noun = "1 program" if splits == 1 else f"{splits} programs"
-    axes.text(-0.3, y + 0.47, noun, ha="right", va="center")
+        right_us = max(event.end_us for event in large) * 1.04
+        _lanes(above, small, "4 MiB in, 4 MiB out", right_us)
+        _lanes(below, large, "64 MiB in, 64 MiB out", right_us)
+        above.tick_params(axis="x", labelbottom=False)
+        below.set_xlabel("time (µs)")
 
 
-def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
-    for line, (_, count) in enumerate(rows):
-        axes.barh(-line, count, color=BLUE if count >= sms / 2 else VERMILION, height=0.62)
-        inside = count >= sms / 2
-        axes.text(
-            count - 3 if inside else count + 2, -line, str(count), va="center_baseline",
-            ha="right" if inside else "left", weight="bold", color="white" if inside else "black",
-        )  # fmt: skip
-    axes.axvline(sms, color=BLACK, linewidth=1.5, linestyle="--")
-    axes.text(sms + 3, 0, f"{sms} SMs on the card", va="center")
-    axes.set_yticks([-line for line in range(len(rows))], [name for name, _ in rows])
-    axes.set_ylim(-len(rows) + 0.5, 0.6)
-    axes.set_xlabel("programs that can run side by side")
+def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float) -> None:
+    """CPU above, GPU below."""
+    for event in events:
+        low = 1.08 if event.lane == CPU else 0.08
+        box = Rectangle((event.start_us, low), event.duration_us, 0.84)
+        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
+        axes.add_patch(box)
+    done_us = max(event.end_us for event in events if event.lane == GPU)
+    known_us = max(event.end_us for event in events)
+    busy_us = sum(event.duration_us for event in events if event.lane == GPU)
+    axes.set_title(
+        f"{what}: the GPU works {busy_us:.0f} of {done_us:.0f} µs, the CPU knows at "
+        f"{known_us:.0f} µs"
+    )
+    axes.set(xlim=(0, right_us), ylim=(0, 2))
+    axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
+    axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"04-traffic.png": traffic, "04-split.png": split}
+def two_lanes(path: Path) -> None:
+    """One decode step: eager in transformers, eager in an engine, and as the engine's graph."""
+    config = named_shape("qwen3-0.6b")
+    ways = {
+        "in transformers, 1,591 launches": ("transformers", HF_EAGER),
+        "in vLLM, 257 launches": ("vllm", "NONE"),
+        "in vLLM, the same 257 kernels in one graph": ("vllm", "FULL"),
+    }
+    steps = {
+        name: predict(config, load_spec("h200", engine=engine), mode, batch=1, context=512).timeline
+        for name, (engine, mode) in ways.items()
+    }
+    plots.timeline(
+        steps,
+        path,
+        title="Launched from Python, the GPU is idle nearly all of the step: it waits for "
+        "launches. In one graph the CPU waits for the GPU",
+        caption=f"{PREDICTED}: one decode step of {config.name} on h200 and a usual server, "
+        "batch 1, 512 tokens of context.",
+        zoom_us=130,
+    )
+    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
+
+
+FIGURES = {"04-two-clocks.png": two_clocks, "04-two-lanes.png": two_lanes}

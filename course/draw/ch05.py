@@ -234,4 +234,47 @@ def _arrow(
     axes.add_patch(arrow)
 
 
-FIGURES = {"05-life-of-a-graph.png": life, "05-addresses.png": addresses}
+# ---------------------------------------------------------------- fork and join
+
+
+def branches(path: Path) -> None:
+    """Four kernels in a row, and the same four with a second stream for one of them."""
+    title = "A fork lets two kernels run at once, and the graph is a kernel shorter"
+    caption = "Drawn for kernels of equal length that leave most of the GPU idle."
+    rows = {"one stream": 2.6, "main stream": 1.3, "side stream": 0.0}
+    with canvas(path, (9, 5.2), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        axes.set_axis_off()
+        axes.set(xlim=(-1.5, 8), ylim=(-0.15, 3.6))
+        for text, low in rows.items():
+            axes.text(-1.5, low + 0.35, text, va="center", weight="bold")
+        boxes = [
+            ("x + 1", 0, 2.6),
+            ("h * 10", 1, 2.6),
+            ("h * 100", 2, 2.6),
+            ("tens + hundreds", 3, 2.6),
+        ]
+        boxes += [("x + 1", 0, 1.3), ("h * 10", 1, 0.0), ("h * 100", 1, 1.3)]
+        boxes.append(("tens + hundreds", 2, 1.3))
+        for text, place, low in boxes:
+            colour = ORANGE if low == 0.0 else SKY
+            left = 0.7 + 1.85 * place
+            axes.add_patch(Rectangle((left, low), 1.55, 0.7, facecolor=colour, edgecolor=BLACK))
+            wrapped = text.replace(" + h", "\n+ h")
+            axes.text(left + 0.775, low + 0.35, wrapped, ha="center", va="center", size=14)
+        for low, places in ((2.6, 3), (1.3, 2)):
+            for place in range(places):
+                end = 0.7 + 1.85 * place + 1.55
+                _arrow(axes, (end - 0.06, low + 0.35), (end + 0.36, low + 0.35), BLACK)
+        _arrow(axes, (2.25, 1.4), (2.65, 0.45), VERMILION)
+        _arrow(axes, (4.05, 0.45), (4.5, 1.35), VERMILION)
+        axes.text(2.2, 0.75, "fork", ha="right", color=VERMILION, weight="bold")
+        axes.text(4.5, 0.75, "join", color=VERMILION, weight="bold")
+        axes.text(0.7, 3.42, "time →", va="center", size=14)
+
+
+FIGURES = {
+    "05-life-of-a-graph.png": life,
+    "05-addresses.png": addresses,
+    "05-fork-and-join.png": branches,
+}

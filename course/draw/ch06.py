@@ -1,136 +1,59 @@
-"""Figure of chapter 6: where the graphs of a small ladder stand in memory, and what it adds up to.
-
-Left: the bytes of the pool that the nodes of each graph name, for two orders of capture. Right: how
-the pool grows along vLLM's default ladder, for three ways of capturing it.
-"""
+"""Figure of chapter 6: eight faults, each as what was true at the capture and at the replay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from PIL import Image
+from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import SchedulerLimits
-from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
-from mini_engine.sim.device import Device
-from mini_engine.sim.runner import SimRunner
-from mini_engine.step.cards import load_spec
+from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
 
-MIB = 2**20
-SMALL = (64, 128, 256, 512)
-COLOURS = {64: GREEN, 128: ORANGE, 256: VERMILION, 512: BLUE}
+FAULTS = (  # who reads or writes, what it found at the capture, what it finds at the replay
+    ("a padded row", "writes to", "nobody's slot", "Ann's slot"),
+    ("a stale pointer", "points to", "the workspace", "somebody's tensor"),
+    ("an input rebound", "reads", "the new ids", "the old ids"),
+    ("a warm-up", "leaves", "count = 0", "count = 1"),
+    ("a baked scalar", "multiplies by", "2, the setting", "2; set to 100"),
+    ("a kept output", "shows", "step 1", "step 2"),
+    ("a kernel outside", "computed from", "today's input", "the first input"),
+    ("a gap in the ladder", "holds", "16 requests", "none of 17"),
+)
+COLUMNS = (0.0, 3.1, 6.0)
 
 
-def captured(
-    sizes: Sequence[int], order: Sequence[int], *, share: bool = True
-) -> tuple[SimRunner, list[float]]:
-    """Qwen3-0.6B on a device that only counts costs, its ladder captured as full graphs.
+def faults(path: Path) -> None:
+    """A row for each fault: what its author believed, and what the replay meets."""
+    with canvas(
+        path,
+        (9, 7.6),
+        title="Eight times the recording was right, and then the world moved",
+        caption="Drawn: what the author of each fault took for granted, and what a replay meets.",
+    ) as figure:
+        axes = figure.subplots()
+        axes.set_axis_off()
+        top = len(FAULTS)
+        axes.set(xlim=(0, 8.9), ylim=(-0.1, top + 0.75))
+        for x, head in zip(COLUMNS, ("fault", "was believed to be", "a replay meets"), strict=True):
+            axes.text(x, top + 0.35, head, weight="bold", va="center")
+        for row, (fault, does, before, after) in enumerate(FAULTS):
+            middle = top - row - 0.5
+            axes.text(0, middle + 0.17, fault, va="center", weight="bold", size=14)
+            axes.text(0, middle - 0.19, does, va="center", size=14)
+            _box(axes, COLUMNS[1], middle, before, BLUE)
+            _box(axes, COLUMNS[2], middle, after, VERMILION)
+            axes.add_patch(
+                FancyArrowPatch(
+                    (5.65, middle), (6.0, middle), arrowstyle="-|>", mutation_scale=16, color=BLACK
+                )
+            )
 
-    With it, by how many MiB each capture made the pool grow.
-    """
-    top = max(sizes)
-    limits = SchedulerLimits(
-        max_num_seqs=top, max_num_batched_tokens=top, num_blocks=2, block_size=16, max_model_len=16
+
+def _box(axes: Axes, left: float, middle: float, text: str, colour: str) -> None:
+    axes.add_patch(
+        Rectangle((left, middle - 0.34), 2.55, 0.68, facecolor="white", edgecolor=colour, lw=2.5)
     )
-    device = Device(load_spec("h200"), compute=False)
-    dispatcher = GraphDispatcher("FULL", sizes, top)
-    config = named_shape("qwen3-0.6b")
-    runner = SimRunner(device, config, None, limits, dispatcher, share_pool=share)
-    return runner, [rung.pool_growth_bytes / MIB for rung in runner.capture(order).rungs]
+    axes.text(left + 1.27, middle, text, ha="center", va="center", size=14)
 
 
-def pools(path: Path) -> None:
-    """Both halves of the figure."""
-    ladder = default_capture_sizes(256, 8192)
-    first = sum(captured(SMALL, SMALL[::-1])[1])
-    title = (
-        f"Largest first, the small graphs live in the large one's {first:.0f} MiB; "
-        "smallest first, each takes new memory"
-    )
-    caption = (
-        "Addresses and bytes of the simulated allocator for qwen3-0.6b as full graphs, outputs and "
-        "activations; what the driver keeps for the nodes is left out. Left: rungs 64 to 512. "
-        f"Right: vLLM 0.33's default {len(ladder)} rungs. Not measured on a GPU."
-    )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
-        _map(left)
-        _growth(right, ladder)
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # half the bytes
-
-
-def _map(axes: Axes) -> None:
-    """One row a graph, in order of capture: which bytes of the pool it names."""
-    rows, y = [], 0
-    for name, order in (("largest first", SMALL[::-1]), ("smallest first", SMALL)):
-        runner, _ = captured(SMALL, order)
-        places = _offsets(runner)
-        for rung in order:
-            spans = {
-                (places[b.address] / MIB, (places[b.address] + b.nbytes) / MIB)
-                for node in runner.graphs[CUDAGraphMode.FULL].graphs[rung].nodes
-                for b in node.buffers
-                if b.block.pool == runner.pool
-            }
-            boxes = [[(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b in spans]
-            axes.add_collection(PolyCollection(boxes, facecolors=COLOURS[rung], linewidths=0))
-            rows.append((y, f"graph of {rung}"))
-            y -= 1
-        axes.text(0, y + len(order) + 0.52, name, weight="bold", va="bottom", size=14)
-        y -= 1
-    axes.set(xlim=(0, 300), ylim=(y + 1.3, 1.3))
-    axes.set_yticks([at for at, _ in rows], [text for _, text in rows])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("place in the shared pool (MiB)")
-
-
-def _offsets(runner: SimRunner) -> dict[int, int]:
-    """Address -> place in the pool, its segments laid end to end."""
-    offsets: dict[int, int] = {}
-    before = 0
-    buffers = [
-        b
-        for g in runner.graphs[CUDAGraphMode.FULL].graphs.values()
-        for n in g.nodes
-        for b in n.buffers
-    ]
-    mine = [b for b in buffers if b.block.pool == runner.pool]
-    segments = {b.block.segment.address: b.block.segment for b in mine}
-    for _, segment in sorted(segments.items()):
-        for b in mine:
-            if segment.address <= b.address < segment.address + segment.nbytes:
-                offsets[b.address] = before + b.address - segment.address
-        before += segment.nbytes
-    return offsets
-
-
-def _growth(axes: Axes, ladder: Sequence[int]) -> None:
-    """Pool bytes after each captured rung."""
-    ways = (
-        ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
-        ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool, largest first", ladder[::-1], True, BLUE, "-", (16.5, 35)),
-    )
-    for name, order, share, colour, style, at in ways:
-        line = np.cumsum(captured(ladder, order, share=share)[1])
-        axes.plot(range(1, len(line) + 1), line, style, color=colour)
-        axes.text(*at, name, color=colour, weight="bold")
-        axes.annotate(
-            f"{line[-1]:,.0f}", (len(line), line[-1]), xytext=(5, 0), textcoords="offset points",
-            va="center", color=colour, weight="bold",
-        )  # fmt: skip
-    axes.set(xlim=(0, len(ladder) * 1.18), ylim=(0, None))
-    axes.set_xlabel("graphs captured")
-    axes.set_ylabel("pool (MiB)")
-
-
-FIGURES = {"06-pools.png": pools}
+FIGURES = {"06-eight-faults.png": faults}

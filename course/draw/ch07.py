@@ -1,168 +1,187 @@
-"""Figures of chapter 7: a batch between two rungs, what it costs, and the best ladders of a trace.
-
-`served` and `lost` are the chapter's numbers too: a request trace served by vLLM's default ladder,
-and what the same steps would take on another one.
-"""
+"""Figures of chapter 7: what a KV cache saves, and how its rows lie in memory."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from course.draw.ch08 import draw_lanes, laid_out, lane_legend
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, slot_of
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
-from mini_engine.serving.ladder_cost import LadderCosts, same_steps_on, size_server
-from mini_engine.serving.replay import replay
-from mini_engine.serving.report import ServeReport
-from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.plots.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PURPLE,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+)
 from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import Mode, step_time
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import step_time
 
-MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
-SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
-COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
-OWN = default_capture_sizes(TOP_SEQS, 8192)
-
-
-# ---------------------------------------------------------------- numbers of the chapter
-
-
-def step_shape(rows: int) -> StepShape:
-    """BATCH requests of CONTEXT tokens, padded to `rows`: padded rows have no context to read."""
-    return StepShape(rows, rows, BATCH * CONTEXT, BATCH * CONTEXT)
+CONTEXTS = [128 << i for i in range(9)]  # 128 to 32,768 tokens, this step's included
+RUNNING = 512  # the course's own step
+# (request, tokens that it has when it asks): they grow in turns, so that blocks get mixed
+GROWTH = [("A", 16), ("B", 11), ("C", 30), ("A", 37), ("D", 20), ("C", 52)]
+LONGEST, BLOCK_SIZE, NUM_BLOCKS = 64, 16, 12
+WHITE = "#FFFFFF"
+COLOURS = {"A": BLUE, "B": ORANGE, "C": GREEN, "D": PURPLE}
 
 
-@cache
-def served() -> ServeReport:
-    """The trace that ships with the engine, on vLLM's default ladder."""
-    server = size_server(SHAPE, SPEC, MODE, OWN, max_num_seqs=TOP_SEQS)
-    return replay(read_trace(SHIPPED_TRACE), COSTS, server.limits, server.dispatcher)
+# ---------------------------------------------------------------- work
 
 
-def histogram(report: ServeReport, top: int) -> dict[int, int]:
-    """Rows of a step before padding -> steps, up to `top` rows."""
-    steps: Counter[int] = Counter()
-    for ran, (count, _) in report.ran.items():
-        if ran.rows <= top:
-            steps[ran.rows] += count
-    return dict(sorted(steps.items()))
-
-
-def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
-    """The time of the same steps on the ladder `sizes`."""
-    return same_steps_on(GraphDispatcher(MODE, sizes, TOP_SEQS), report, COSTS)[1]
-
-
-def lost(report: ServeReport, sizes: Sequence[int]) -> float:
-    """The share by which the steps take longer than if every batch had a rung of its own."""
-    every = [*histogram(report, max(OWN)), max(OWN)]
-    return busy_us(report, sizes) / busy_us(report, sorted(set(every))) - 1
-
-
-# ---------------------------------------------------------------- figures
-
-
-def ladder(path: Path) -> None:
-    """The staircase, and the step of a batch of 33 in three ways."""
-    rung = CaptureLadder(OWN).rung(BATCH) or BATCH
-    ways: tuple[tuple[str, Mode, int], ...] = (
-        (f"one graph of {rung} rows", "full", rung),
-        (f"in pieces of {rung} rows: no full graph fits", "piecewise", rung),
-        (f"eagerly, {BATCH} rows: above the top, or no rung at all", "eager", BATCH),
+def work(path: Path) -> None:
+    """Arithmetic and predicted GPU time of the next token, with and without a cache."""
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    cached = [step_ops(config, StepShape.decode(1, n), "fused9") for n in CONTEXTS]
+    again = [step_ops(config, StepShape.mixed([n], [n]), "fused9") for n in CONTEXTS]
+    title = "With a cache, the next token costs attention O(n) and all else O(1)"
+    caption = (
+        "Left: counted from the op list fused9 of qwen3-0.6b, batch 1. Right: predicted for one "
+        f"{spec.name} and {spec.engine}, not measured; all arithmetic is taken at "
+        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, as large products reach "
+        "it, which flatters the line without a cache."
     )
-    exact, full, _, eager = (
-        step_time(step_ops(SHAPE, step_shape(rows), SPEC.ops), SPEC, mode, BATCH).itl_us
-        for mode, rows in (("full", BATCH), *((mode, rows) for _, mode, rows in ways))
-    )
-    padding, cliff = full / exact - 1, eager / full
-    with canvas(
-        path, (12.6, 9.6),
-        title=f"A batch of {BATCH} runs at {rung}: {rung - BATCH} rows of padding cost "
-        f"{padding:.1%}; without a graph its step takes {cliff:.0f} times as long",
-        caption=f"{PREDICTED}: ladder of vLLM 0.33 for max_num_seqs 256; below, decode steps of "
-        "Qwen3-0.6B on an H200, vLLM, 33 requests of 512 tokens of context.",
-    ) as figure:  # fmt: skip
-        rows = figure.subplots(5, 1, height_ratios=[2.1, 0.45, 0.8, 0.8, 0.8])
-        _staircase(rows[0], CaptureLadder(OWN))
-        lane_legend(rows[1], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
-        longest = 0.0
-        for axes, (words, mode, padded) in zip(rows[2:], ways, strict=True):
-            ops = step_ops(SHAPE, step_shape(padded), SPEC.ops)
-            boxes, itl_us = laid_out(ops, SPEC, mode, BATCH)
-            longest = max(longest, itl_us)
-            draw_lanes(axes, boxes, 0, itl_us)
-            axes.axvline(itl_us, color=BLACK, linewidth=1.5)
-            axes.text(itl_us, 1.1, f" {itl_us:,.0f} µs", weight="bold", va="center")
-            axes.set_title(words, pad=3)
-        for axes in rows[2:]:
-            axes.set_xlim(0, longest * 1.12)
-            axes.tick_params(axis="x", labelbottom=axes is rows[-1])
-        rows[-1].set_xlabel("µs since the step began")
-
-
-def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
-    batches = list(range(1, 65))
-    ran = [rungs.rung(batch) or 0 for batch in batches]
-    axes.fill_between(batches, batches, ran, step="pre", color=ORANGE, alpha=0.6, label="padding")
-    axes.step(batches, ran, where="pre", color=BLUE, label="rung: rows computed")
-    axes.plot(batches, batches, ":", color=BLACK, label="batch: rows asked for")
-    rung = ran[BATCH - 1]
-    axes.plot([BATCH, BATCH], [BATCH, rung], "o-", color=VERMILION, markersize=7, linewidth=3)
-    axes.annotate(
-        f"{BATCH} runs at {rung}", (BATCH, rung), xytext=(-8, 8), textcoords="offset points",
-        ha="right", weight="bold", color=VERMILION,
-    )  # fmt: skip
-    axes.set_xlim(0, 64)
-    axes.set_ylim(0, None)
-    axes.set_xlabel("batch (requests that decode together)")
-    axes.set_ylabel("rows")
-    axes.legend(loc="upper left")
-
-
-def best_ladders(path: Path) -> None:
-    """Padding and lost time of the best ladders of more and more rungs."""
-    report, top = served(), max(OWN)
-    steps = histogram(report, top)
-    costs = LadderCosts(SHAPE, SPEC, MODE, TOP_SEQS)
-    points = [p for p in costs.curve(steps, len(OWN), top) if len(p.ladder) > 1]
-    own, two = costs.point(CaptureLadder(OWN), steps), points[0]
-    with canvas(
-        path, (13, 6.2),
-        title=f"Rows are not time: two rungs pad {two.waste.wasted_fraction:.0%} of the rows and "
-        f"lose {lost(report, two.ladder):.1%} of the time",
-        caption=f"{PREDICTED}: {sum(steps.values()):,} steps of up to {top} rows, a synthetic "
-        "trace of 500 requests on Qwen3-0.6B and one H200; every ladder ends at 512 rows. Lost: "
-        "against a rung for every batch size.",
-    ) as figure:  # fmt: skip
+    with canvas(path, (12, 6), title=title, caption=caption) as figure:
         left, right = figure.subplots(1, 2)
-        rungs = [len(p.ladder) for p in points]
-        _curve(left, rungs, [p.waste.wasted_fraction for p in points], own.waste.wasted_fraction)
-        left.set_ylabel("padding (of all rows computed)")
-        _curve(right, rungs, [lost(report, p.ladder) for p in points], lost(report, OWN))
-        right.set_ylabel("time lost to padding")
-        left.legend(loc="upper right")
+        for ops, colour, name in ((again, VERMILION, "no cache"), (cached, BLUE, "cache")):
+            left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
+            left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
+            gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
+            right.plot(CONTEXTS, gpu_ms, "-", color=colour)
+            right.annotate(
+                name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
+                ha="right", color=colour, weight="bold",
+            )  # fmt: skip
+        for ops, colour, slope in ((again, VERMILION, ("n²", "n")), (cached, BLUE, ("n", "1"))):
+            _name(
+                left, _gflop(ops, attention=True), f"attention: O({slope[0]})", colour, below=True
+            )
+            _name(left, _gflop(ops, attention=False), f"all else: O({slope[1]})", colour)
+        right.annotate(
+            f"the course's step:\nn = {RUNNING}", (RUNNING, 100), xytext=(8, 0),
+            textcoords="offset points", size=13, color=GREY,
+        )  # fmt: skip
+        _axes(left, "arithmetic of one token (GFLOP)")
+        left.set_title("red: no cache · blue: cache")
+        _axes(right, "GPU at work for one token (ms)")
+        right.set_ylim(None, 600)  # room for the name of the upper line
+        right.set_title("the same step, in time")
 
 
-def _curve(axes: Axes, rungs: Sequence[int], shares: Sequence[float], own: float) -> None:
-    axes.plot(rungs, shares, "o-", color=BLUE, markersize=6, label="best ladder of n rungs")
-    axes.plot(
-        [len(OWN)], [own], "*", color=ORANGE, markersize=20, markeredgecolor="black",
-        label="vLLM's default, 51 rungs",
+def _gflop(steps: list[list[OpCost]], *, attention: bool) -> list[float]:
+    return [sum(op.flops for op in s if (op.name == "attention") is attention) / 1e9 for s in steps]
+
+
+def _name(axes: Axes, ys: list[float], text: str, colour: str, *, below: bool = False) -> None:
+    """A line's name: left above it, or right below it, where a rising line leaves room."""
+    at = 3 if below else 4
+    axes.annotate(
+        text, (CONTEXTS[at], ys[at]), xytext=(0, -20) if below else (-6, 8),
+        textcoords="offset points", ha="left" if below else "right", color=colour,
     )  # fmt: skip
-    axes.set_xlim(0, None)
-    axes.set_ylim(0, None)
-    axes.set_xlabel("rungs n")
-    axes.yaxis.set_major_formatter(lambda share, _position: f"{100 * share:.2g}%")
 
 
-FIGURES = {"07-ladder.png": ladder, "07-best-ladders.png": best_ladders}
+def _axes(axes: Axes, label: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    doubling_ticks(axes, CONTEXTS[0], CONTEXTS[-1])
+    axes.tick_params(axis="x", labelrotation=45)
+    axes.axvline(RUNNING, color=GREY, linewidth=1.2, linestyle=":")
+    axes.set_xlabel("n: tokens of context")
+    axes.set_ylabel(label)
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def layouts(path: Path) -> None:
+    """The same four requests in a padded cache and in a paged one."""
+    pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
+    lengths: dict[str, int] = {}
+    for name, tokens in GROWTH:
+        pool.allocate(name, tokens)
+        lengths[name] = tokens
+    used = sum(lengths.values())
+    padded = len(lengths) * LONGEST
+    paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
+    title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
+    caption = (
+        f"Drawn from mini_engine/engine/blocks.py: requests that grow in turns, blocks of "
+        f"{BLOCK_SIZE} "
+        f"tokens, contexts of up to {LONGEST}. Each small box is one row: K and V of one token in "
+        "one layer. Pale: reserved and empty. Block 0 is nobody's: padded rows of a graph write "
+        "there."
+    )
+    with canvas(path, (13, 7), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
+        _padded(above, lengths)
+        _paged(below, pool, lengths)
+
+
+def _padded(axes: Axes, lengths: dict[str, int]) -> None:
+    for row, (name, tokens) in enumerate(lengths.items()):
+        for position in range(LONGEST):
+            _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
+        axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
+    axes.set_title(f"padded: {LONGEST} rows for each request, at a fixed place")
+    _blank(axes, (-3, LONGEST + 1), (-len(lengths) + 0.8, 1.2))
+
+
+def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
+    per_line = 4
+    owner: dict[int, str] = {}
+    for name, tokens in lengths.items():
+        table = pool.block_table(name)
+        for position in range(tokens):
+            owner[slot_of(table, position, BLOCK_SIZE)] = name
+    free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
+
+    def colour(slot: int) -> str:
+        empty = WHITE if slot // BLOCK_SIZE in free else PALE
+        return COLOURS[owner[slot]] if slot in owner else empty
+
+    for slot in range(NUM_BLOCKS * BLOCK_SIZE):
+        block, offset = divmod(slot, BLOCK_SIZE)
+        column, line = block % per_line, block // per_line
+        x = column * (BLOCK_SIZE + 1) * 0.66 + offset * 0.66
+        _cell(axes, x, -1.8 * line, GREY if block == NULL_BLOCK else colour(slot), 0.66)
+        if offset == 0:
+            said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
+            note = f"block {block}{said.get(block, '')}"
+            axes.text(x, -1.8 * line + 0.95, note, size=12.5, va="bottom")
+    lines = [f"{n}: {list(pool.block_table(n))}" for n in lengths]
+    right = per_line * (BLOCK_SIZE + 1) * 0.66 + 1
+    axes.text(right, 1.5, "block tables", weight="bold", va="top")
+    for i, (name, text) in enumerate(zip(lengths, lines, strict=True)):
+        axes.text(right, 0.55 - 1.05 * i, text, color=COLOURS[name], weight="bold", va="top")
+    axes.set_title("paged: blocks from one pool, found through a table")
+    _blank(axes, (-3, LONGEST + 1), (-4.0, 1.6))
+
+
+def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> None:
+    axes.add_patch(
+        Rectangle(
+            (x, y),
+            width,
+            0.8,
+            facecolor=colour,
+            edgecolor=PALE if colour == WHITE else WHITE,
+            linewidth=0.6,
+        )
+    )
+
+
+def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+    axes.set_axis_off()
+
+
+FIGURES = {"07-work.png": work, "07-layouts.png": layouts}

@@ -1,241 +1,237 @@
-"""Figures of chapter 9: three requests through the engine, step by step, on both clocks; and what
-becomes of a busy server whose KV cache is too small, with and without the reserve."""
+"""Figures of chapter 9: one step on two lanes in each mode, and a recorded layer in pieces.
+
+`laid_out` puts a step on the two lanes by the rule of `mini_engine.step.run`; chapters 8
+and 15 draw with it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import Request, SchedulerLimits
-from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLUE,
-    MODE_COLOURS,
-    ORANGE,
-    PALE,
-    PREDICTED,
-    SKY,
-    VERMILION,
-    YELLOW,
-    canvas,
-)
-from mini_engine.plots.timeline import COLOURS
-from mini_engine.serving.ladder_cost import size_server
-from mini_engine.serving.replay import replay
-from mini_engine.serving.report import ServeReport
-from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
-from mini_engine.sim.device import Device
-from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.capacity import kv_bytes_per_token
-from mini_engine.step.cards import load_spec
-from mini_engine.step.step_model import StepModel
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas
+from mini_engine.sim.recorded import load_recording
+from mini_engine.sim.trace import CPU, GPU
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode, Work, around, input_copy, kernel_us, launched, step_time
 
-# (name, prompt tokens, new tokens, arrival in ms)
-REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]
-FILLED_US = 20.0  # shorter gaps are narrower than a dot of the figure
-BUDGET, USABLE_BLOCKS = 512, 83  # so few blocks that not all three fit to their end
-LIMITS = SchedulerLimits(
-    max_num_seqs=256,
-    max_num_batched_tokens=BUDGET,
-    num_blocks=USABLE_BLOCKS + 1,
-    block_size=16,
-    max_model_len=2048,
-)
-PREFILL, DECODE, WAITING = ORANGE, SKY, YELLOW
+COLOURS = {
+    "engine": (GREY, "CPU: engine"),
+    "copy": (PURPLE, "copy of inputs"),
+    "launch": (ORANGE, "CPU: launch of one kernel"),
+    "graph": (VERMILION, "CPU: launch of a graph"),
+    "wait": (PALE, "CPU: waits for the GPU"),
+    "kernel": (BLUE, "GPU: kernel launched alone"),
+    "node": (SKY, "GPU: kernels in a graph"),
+}
+CPU_LOW, GPU_LOW, TALL = 1.3, 0.05, 0.8  # where the two lanes stand
 
 
-def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
-    """Every step, every event on either lane, and when the first request came, in µs."""
-    sizes = default_capture_sizes(LIMITS.max_num_seqs, BUDGET, mode="FULL_AND_PIECEWISE")
-    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", sizes, LIMITS.max_num_seqs)
-    device = Device(load_spec("h200"), compute=False)
-    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
-    runner.capture()
-    began_us = device.cpu_us
-    device.recording = True
-    steps: list[StepRecord] = []
-    requests = [
-        Request(name, range(prompt), new, began_us + at_ms * 1e3)
-        for name, prompt, new, at_ms in REQUESTS
-    ]
-    Engine(runner, LIMITS, dispatcher).run(requests, on_step=steps.append)
-    return steps, list(device.timeline), began_us
+class Box(NamedTuple):
+    """Something on a lane, in µs since the step began."""
+
+    low: float
+    kind: str
+    label: str
+    start_us: float
+    end_us: float
 
 
-def batch_over_time(path: Path) -> None:
-    """Rows: what each request gets, which graph runs, and the CPU and GPU lanes below."""
-    steps, events, zero_us = serve()
-    modes = [step.descriptor.mode.name for step in steps]
-    title = (
-        f"{len(steps)} steps: {modes.count('FULL')} decode in one graph, "
-        f"{modes.count('PIECEWISE')} with a piece of a prompt run in pieces"
-    )
-    caption = (
-        "Predicted, not measured: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, its own ladder, "
-        f"a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of 16. In a request's row: its "
-        "tokens in the step; below them, the rows that the step is padded to. Gaps between kernels "
-        f"of less than {FILLED_US:g} µs are drawn filled."
-    )
-    with canvas(path, (13, 7.4), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.28, 2.0, 0.9])
-        _legend(rows[0])
-        _requests(rows[1], steps, zero_us)
-        _lanes(rows[2], events, zero_us)
-        rows[2].set_xlim(0, (steps[-1].ended_us - zero_us) / 1e3)
-        rows[2].set_xlabel("time since the first request (ms)")
+def laid_out(
+    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1
+) -> tuple[list[Box], float]:
+    """Every kernel of a step on the two lanes, and its ITL, which `step_time` agrees to."""
+    works = [("copy", [_COPY], input_copy(spec)), *_with_ops(ops, spec, mode)]
+    before_us, beside_us = around(spec, num_reqs)
+    cpu_us, end_us = before_us, 0.0
+    boxes = [Box(CPU_LOW, "engine", "engine", 0.0, cpu_us)]
+    for kind, inside, work in works:
+        boxes.append(Box(CPU_LOW, kind, inside[0].name, cpu_us, cpu_us + work.cpu_us))
+        cpu_us += work.cpu_us
+        start_us = max(cpu_us, end_us + spec.stream_gap_us if end_us else 0.0)
+        end_us = start_us + work.gpu_us
+        on_gpu = {"launch": "kernel", "graph": "node"}.get(kind, kind)
+        for op in inside:  # of a graph one after the other, otherwise one
+            took_us = kernel_us(op, spec) if kind == "graph" else work.gpu_us
+            boxes.append(Box(GPU_LOW, on_gpu, op.name, start_us, start_us + took_us))
+            start_us += took_us + spec.graph_gap_us
+    boxes.append(Box(CPU_LOW, "engine", "engine", cpu_us, cpu_us + beside_us))  # the next step's
+    cpu_us += beside_us
+    itl_us = max(cpu_us, end_us) + spec.sync_us
+    boxes.append(Box(CPU_LOW, "wait", "wait", cpu_us, itl_us))
+    assert abs(itl_us - step_time(ops, spec, mode, num_reqs).itl_us) < 1e-6
+    return boxes, itl_us
 
 
-def _legend(axes: Axes) -> None:
-    shown = [
-        (PREFILL, "prompt, or a chunk of it"),
-        (DECODE, "decode"),
-        (WAITING, "waits"),
-        (MODE_COLOURS["full"], "FULL"),
-        (MODE_COLOURS["piecewise"], "PIECEWISE"),
-    ]
-    axes.set_axis_off()
-    axes.legend(
-        handles=[Patch(color=colour, label=label) for colour, label in shown],
-        loc="upper left", ncols=5, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
-    )  # fmt: skip
+_COPY = OpCost("copy", 0, 0)
 
 
-def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
-    """A row for each request, and one for the graph that runs and the rows it is padded to."""
-    for line, (name, _, _, at_ms) in enumerate(REQUESTS):
-        y = 2.0 - line
-        served = [
-            (step, entry)
-            for step in steps
-            for entry in step.batch.entries
-            if entry.request.request_id == name
-        ]
-        end_ms = (served[-1][0].ended_us - zero_us) / 1e3
-        _box(axes, at_ms, end_ms, y, WAITING, "")
-        for step, entry in served:
-            colour = PREFILL if entry.is_prefill else DECODE
-            start_ms, stop_ms = _span(step, zero_us)
-            _box(axes, start_ms, stop_ms, y, colour, str(entry.query_len))
-    for step in steps:
-        mode, (start_ms, stop_ms) = step.descriptor.mode.name, _span(step, zero_us)
-        colour = MODE_COLOURS[mode.lower()]
-        _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
-        if step.batch.preempted:
-            line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
-            axes.text(start_ms + 0.2, 2.38 - line, "preempted: no blocks", size=13, va="center")
-    names = [name for name, *_ in REQUESTS]
-    axes.set_yticks([2.4, 1.4, 0.4, -0.6], [*names, "runs at"], weight="bold")
-    axes.set_ylim(-1.15, 3.0)
-    axes.tick_params(axis="both", length=0, labelbottom=False)
-    axes.grid(visible=False)
+def _with_ops(
+    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode
+) -> list[tuple[str, list[OpCost], Work]]:
+    """kind, ops and work of each launch, in the order of `launched`."""
+    groups: list[tuple[str, list[OpCost]]] = []
+    if mode == "full":
+        groups = [("graph", list(ops))]
+    else:
+        for splitting, group in groupby(ops, key=lambda op: op.splitting):
+            inside = list(group)
+            if mode == "eager" or splitting:
+                groups += [("launch", [op]) for op in inside]
+            else:
+                groups.append(("graph", inside))
+    works = launched(ops, spec, mode)
+    return [(kind, inside, work) for (kind, inside), work in zip(groups, works, strict=True)]
 
 
-def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
-    """What the CPU and the GPU did, in the colours of the README's timeline."""
-    for lane, low in ((CPU, 1.0), (GPU, 0.0)):
-        for category, spans in _spans([event for event in events if event.lane == lane]).items():
-            boxes = []
-            for start_us, end_us in spans:
-                left, right = (start_us - zero_us) / 1e3, (end_us - zero_us) / 1e3
-                boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
-            colour = COLOURS.get(category, (PALE, ""))[0]
-            axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
-    axes.set_title("CPU: grey engine, orange launches, pale waiting · GPU: kernels", pad=4)
-    axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
-    axes.set_ylim(-0.1, 1.9)
+def draw_lanes(
+    axes: Axes, boxes: Sequence[Box], begin_us: float, end_us: float, *, edge: float = 0.0
+) -> None:
+    """A window of the step; the caller sets the title and the labels."""
+    for box in boxes:
+        if box.end_us > begin_us and box.start_us < end_us:
+            width = box.end_us - box.start_us
+            axes.add_patch(
+                Rectangle(
+                    (box.start_us, box.low), width, TALL, facecolor=COLOURS[box.kind][0],
+                    edgecolor="white", linewidth=edge,
+                )
+            )  # fmt: skip
+    axes.set_xlim(begin_us, end_us)
+    axes.set_ylim(0, CPU_LOW + TALL + 0.1)
+    axes.set_yticks([GPU_LOW + TALL / 2, CPU_LOW + TALL / 2], ["GPU", "CPU"], weight="bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def _spans(events: Sequence[TraceEvent]) -> dict[str, list[tuple[float, float]]]:
-    """Category -> (start, end) of what was done without a gap that could be seen, in µs."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for event in sorted(events, key=lambda e: e.start_us):
-        kind = "node" if event.lane == GPU else event.category
-        spans = found.setdefault(kind, [])
-        if spans and event.start_us - spans[-1][1] < FILLED_US:
-            spans[-1] = (spans[-1][0], event.end_us)
-        else:
-            spans.append((event.start_us, event.end_us))
-    return found
-
-
-def _span(step: StepRecord, zero_us: float) -> tuple[float, float]:
-    return (step.began_us - zero_us) / 1e3, (step.ended_us - zero_us) / 1e3
-
-
-def _box(axes: Axes, left: float, right: float, y: float, colour: str, text: str) -> None:
-    axes.add_patch(
-        Rectangle((left, y), right - left, 0.8, facecolor=colour, edgecolor="white", linewidth=1.5)
-    )
-    axes.text(
-        (left + right) / 2, y + 0.38, text, size=13, ha="center", va="center",
-        color="black" if colour in (PREFILL, DECODE) else "white",
+def lane_legend(axes: Axes, kinds: Sequence[str], columns: int) -> None:
+    """What the colours mean, in an axis of its own."""
+    axes.set_axis_off()
+    axes.legend(
+        handles=[Patch(color=COLOURS[kind][0], label=COLOURS[kind][1]) for kind in kinds],
+        loc="center left", ncols=columns, columnspacing=1.4, handlelength=1.2, borderaxespad=0,
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- memory that runs short
-
-FASTER, SMALL_BUDGET = 8, 2048  # vLLM's budget for a server on a card below 70 GiB
-KV_BLOCKS = (600, 800, 1000, 1200, 1600, 2000, 2400, 2800, 3200)  # of 16 tokens
-SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
-COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
+# ---------------------------------------------------------------- one step, three modes
 
 
-@cache
-def short_of_memory(blocks: int, *, reserve: bool) -> ServeReport:
-    """The shipped trace, its requests FASTER times as fast, with so many blocks of KV cache."""
-    mode = "FULL_AND_PIECEWISE"
-    sizes = default_capture_sizes(256, SMALL_BUDGET, mode=mode)
-    server = size_server(SHAPE, SPEC, mode, sizes, max_num_batched_tokens=SMALL_BUDGET)
-    limits = replace(server.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
-    requests = [
-        TraceRequest(r.arrival_us / FASTER, r.prompt_tokens, r.output_tokens)
-        for r in read_trace(SHIPPED_TRACE)
-    ]
-    return replay(requests, COSTS, limits, server.dispatcher)
+def split_step(path: Path) -> None:
+    """The beginning of a decode step: eager, in pieces, as one graph."""
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    ops = step_ops(config, StepShape.decode(1, 512), spec.ops)
+    ways: tuple[tuple[str, Mode], ...] = (
+        ("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"),
+    )  # fmt: skip
+    begin_us = spec.host_step_us
+    end_us = begin_us + WINDOW_US
+    none, pieces, full = (_layers_reached(laid_out(ops, spec, m)[0], end_us) for _, m in ways)
+    with canvas(
+        path, (8.5, 8.4),
+        title=f"{WINDOW_US:g} µs reach layer {none} eagerly, layer {pieces} in pieces, layer "
+        f"{full} in one graph",
+        caption="Predicted: the beginning of one decode step of Qwen3-0.6B on an H200. 1, 2 …: "
+        "attention of that layer. Grey: the engine.",
+    ) as figure:  # fmt: skip
+        rows = figure.subplots(4, 1, height_ratios=[0.5, 1, 1, 1])
+        lane_legend(rows[0], ("launch", "graph", "kernel", "node"), 2)
+        for axes, (name, mode) in zip(rows[1:], ways, strict=True):
+            boxes, itl_us = laid_out(ops, spec, mode)
+            issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("engine", "wait")]
+            draw_lanes(axes, boxes, begin_us, end_us, edge=0.6)
+            _point_at_attention(axes, boxes, begin_us, end_us)
+            axes.set_title(f"{name}: {len(issued)} launches, ITL {itl_us:,.0f} µs", pad=4)
+        for axes in rows[1:-1]:
+            axes.tick_params(axis="x", labelbottom=False)
+        rows[-1].set_xlabel("µs since the step began")
 
 
-def reserve(path: Path) -> None:
-    """Preemptions and the wait for the first token against the KV cache, with and without it."""
-    block_gb = 16 * kv_bytes_per_token(SHAPE) / 1e9
-    shown = (
-        (False, VERMILION, "s", "enters with room for a chunk"),
-        (True, BLUE, "o", "enters with room for all of it"),
-    )
-    lost, kept = (short_of_memory(1000, reserve=one).preemptions for one in (False, True))
-    title = f"With 1,000 blocks {lost} preemptions by the chunk, {kept} with the reserve"
-    caption = (
-        f"{PREDICTED}: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, a budget of {SMALL_BUDGET:,} "
-        f"tokens, the shipped trace {FASTER} times as fast; a block of 16 tokens takes "
-        f"{1e3 * block_gb:.2f} MB."
-    )
-    with canvas(path, (13, 6), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, sharex=True)
-        for rule, colour, marker, label in shown:
-            served = [short_of_memory(blocks, reserve=rule) for blocks in KV_BLOCKS]
-            look = {"color": colour, "marker": marker, "markersize": 8, "label": label}
-            left.plot(KV_BLOCKS, [one.preemptions for one in served], **look)
-            right.plot(KV_BLOCKS, [(one.ttft_p99_us or 0) / 1e6 for one in served], **look)
-        ticks = (600, 1000, 1600, 2000, 2400, 2800, 3200)
-        for axes in (left, right):
-            axes.set_xticks(ticks, [f"{t:,}\n{t * block_gb:.1f} GB" for t in ticks], size=13)
-            axes.set_xlabel("KV cache (blocks)")
-            axes.set_ylim(0, None)
-        left.yaxis.set_major_formatter("{x:,.0f}")
-        left.set_title("preemptions, 500 requests")
-        right.set_title("time to the first token, p99 (s)")
-        left.legend(loc="upper right")
+WINDOW_US = 420.0
 
 
-FIGURES = {"09-batch-over-time.png": batch_over_time, "09-reserve.png": reserve}
+def _layers_reached(boxes: Sequence[Box], end_us: float) -> int:
+    """How many layers' attention has begun on the GPU by then."""
+    reached = (b for b in boxes if b.label == "attention" and b.low == GPU_LOW)
+    return sum(box.start_us < end_us for box in reached)
+
+
+def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_us: float) -> None:
+    attentions = (box for box in boxes if box.label == "attention" and box.low == GPU_LOW)
+    for layer, box in enumerate(attentions, start=1):
+        if begin_us < box.start_us < end_us:
+            axes.annotate(
+                str(layer), ((box.start_us + box.end_us) / 2, GPU_LOW + TALL), xytext=(0, 3),
+                textcoords="offset points", ha="center", size=13, weight="bold",
+            )  # fmt: skip
+
+
+# ---------------------------------------------------------------- recorded: a layer in pieces
+
+RECORDED = "vllm-gpt-oss-piecewise"
+OPS = {  # what the CPU does between two graphs, by the name in the recording: colour, words
+    "hipGraphLaunch": (VERMILION, "graph"),
+    "vllm::unified_kv_cache_update": (PURPLE, "KV write"),
+    "vllm::unified_attention_with_output": (ORANGE, "attention, live"),
+}
+
+
+def recorded_pieces(path: Path) -> None:
+    """Two graph launches of a recorded step on the CPU, and the same layer on the GPU."""
+    recording = load_recording(RECORDED)
+    cpu = [e for e in recording.events if e.lane == CPU and e.name in OPS]
+    gpu = sorted((e for e in recording.events if e.lane == GPU), key=lambda e: e.start_us)
+    graphs = sorted((e for e in cpu if e.category == "graph"), key=lambda e: e.start_us)
+    first, last = graphs[LAYER], graphs[LAYER + 1]
+    launch, whole = first.duration_us, last.start_us - first.start_us
+    runs = [(live, list(group)) for live, group in groupby(gpu, lambda e: e.category != "node")]
+    at = [place for place, (live, _) in enumerate(runs) if not live][LAYER]
+    with canvas(
+        path, (8, 5.6),
+        title=f"Recorded: the CPU needs {launch:.0f} µs for a graph, "
+        f"{whole - launch:.0f} µs until the next one",
+        caption="One layer of gpt-oss-20b in vLLM on an MI300X, 8,192 tokens, PyTorch's profiler, "
+        "which slows the CPU.",
+    ) as figure:  # fmt: skip
+        above, below = figure.subplots(2, 1)
+        for event in cpu:
+            start = event.start_us - first.start_us
+            if 0 <= start <= whole + launch:
+                colour, words = OPS[event.name]
+                above.barh(0, event.duration_us, left=start, color=colour)
+                if event.duration_us > 0.3 * whole:
+                    above.text(start + event.duration_us / 2, 0, words, ha="center", va="center")
+                else:
+                    above.text(start, 0.45, words, size=13, va="bottom")
+        _one_lane(above, "CPU", whole + 1.5 * launch)
+        zero = runs[at][1][0].start_us
+        for live, group in runs[at : at + 3]:
+            start, end = group[0].start_us - zero, group[-1].end_us - zero
+            below.barh(0, end - start, left=start, color=BLUE if live else SKY)
+            words = f"{len(group)} live" if live else f"{len(group)} kernels of a graph"
+            if live:
+                below.text(start, 0.45, words, size=13, va="bottom", ha="center")
+            else:
+                below.text((start + end) / 2, 0, words, ha="center", va="center", size=13)
+        _one_lane(below, "GPU", group[-1].end_us - zero)
+        below.set_xlabel("µs; each lane from its own beginning")
+
+
+LAYER = 5  # any but the first, which warms up
+
+
+def _one_lane(axes: Axes, name: str, end_us: float) -> None:
+    axes.set_xlim(0, end_us)
+    axes.set_ylim(-0.5, 0.9)
+    axes.set_yticks([0], [name], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+FIGURES = {"09-pieces.png": split_step, "09-recorded.png": recorded_pieces}

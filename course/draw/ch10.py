@@ -1,224 +1,241 @@
-"""The figures of chapter 10: fewer launches, fewer bytes. `lanes` serves chapters 11 and 12, too.
-
-In:  op lists (`mini_engine.step.kernels`); for each, an engine on an H200 and a usual server.
-Out: two PNGs, all of it predicted.
-"""
+"""Figures of chapter 10: three requests through the engine, step by step, on both clocks; and what
+becomes of a busy server whose KV cache is too small, with and without the reserve."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
+from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
-from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.step.kernels import OpCost, StepShape, step_ops, step_parts
-from mini_engine.step.run import Mode, around, input_copy, kernel_us, launched, step_time
-
-CONFIG = named_shape("qwen3-0.6b")
-# whose list of ops it is, on one card and one host: the engine decides what an op costs the CPU
-TRANSFORMERS, VLLM, OURS = (
-    load_spec("h200", engine=engine) for engine in ("transformers", "vllm", "launch-bound")
+from mini_engine.plots.canvas import (
+    BLUE,
+    MODE_COLOURS,
+    ORANGE,
+    PALE,
+    PREDICTED,
+    SKY,
+    VERMILION,
+    YELLOW,
+    canvas,
 )
-STYLED = {"hf56": TRANSFORMERS, "fused9": VLLM, "fused5": OURS}
-DECODE = StepShape.decode(1, 512)
-PREFILL = StepShape.mixed([2048], [2048])
-RUNNING = "Qwen3-0.6B on an H200, one decode step, batch 1, 512 tokens of context"
+from mini_engine.plots.timeline import COLOURS
+from mini_engine.serving.ladder_cost import size_server
+from mini_engine.serving.replay import replay
+from mini_engine.serving.report import ServeReport
+from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
+from mini_engine.sim.device import Device
+from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.cards import load_spec
+from mini_engine.step.step_model import StepModel
+
+# (name, prompt tokens, new tokens, arrival in ms)
+REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]
+FILLED_US = 20.0  # shorter gaps are narrower than a dot of the figure
+BUDGET, USABLE_BLOCKS = 512, 83  # so few blocks that not all three fit to their end
+LIMITS = SchedulerLimits(
+    max_num_seqs=256,
+    max_num_batched_tokens=BUDGET,
+    num_blocks=USABLE_BLOCKS + 1,
+    block_size=16,
+    max_model_len=2048,
+)
+PREFILL, DECODE, WAITING = ORANGE, SKY, YELLOW
 
 
-@dataclass(frozen=True)
-class Box:
-    """One thing on a lane. `kind`: host, copy, launch, graph, wait; product, attention, other."""
-
-    lane: str  # "CPU" or "GPU"
-    kind: str
-    start_us: float
-    end_us: float
-
-
-COLOURS = {
-    "host": GREY,
-    "copy": PALE,
-    "launch": ORANGE,
-    "graph": VERMILION,
-    "wait": PALE,
-    "product": BLUE,
-    "attention": GREEN,
-    "other": SKY,
-}
+def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
+    """Every step, every event on either lane, and when the first request came, in µs."""
+    sizes = default_capture_sizes(LIMITS.max_num_seqs, BUDGET, mode="FULL_AND_PIECEWISE")
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", sizes, LIMITS.max_num_seqs)
+    device = Device(load_spec("h200"), compute=False)
+    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
+    runner.capture()
+    began_us = device.cpu_us
+    device.recording = True
+    steps: list[StepRecord] = []
+    requests = [
+        Request(name, range(prompt), new, began_us + at_ms * 1e3)
+        for name, prompt, new, at_ms in REQUESTS
+    ]
+    Engine(runner, LIMITS, dispatcher).run(requests, on_step=steps.append)
+    return steps, list(device.timeline), began_us
 
 
-def kind_of(op: OpCost) -> str:
-    """A matrix product, attention and its cache, or one of the many small ones."""
-    if "attention" in op.name and "residual" not in op.name and "norm." not in op.name:
-        return "attention"
-    if op.name.endswith((".linear", "_proj", "_proj_add", "lm_head")) or "gate_up_silu" in op.name:
-        return "product"
-    return "attention" if "cache" in op.name else "other"
+def batch_over_time(path: Path) -> None:
+    """Rows: what each request gets, which graph runs, and the CPU and GPU lanes below."""
+    steps, events, zero_us = serve()
+    modes = [step.descriptor.mode.name for step in steps]
+    title = (
+        f"{len(steps)} steps: {modes.count('FULL')} decode in one graph, "
+        f"{modes.count('PIECEWISE')} with a piece of a prompt run in pieces"
+    )
+    caption = (
+        "Predicted, not measured: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, its own ladder, "
+        f"a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of 16. In a request's row: its "
+        "tokens in the step; below them, the rows that the step is padded to. Gaps between kernels "
+        f"of less than {FILLED_US:g} µs are drawn filled."
+    )
+    with canvas(path, (13, 7.4), title=title, caption=caption) as figure:
+        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.28, 2.0, 0.9])
+        _legend(rows[0])
+        _requests(rows[1], steps, zero_us)
+        _lanes(rows[2], events, zero_us)
+        rows[2].set_xlim(0, (steps[-1].ended_us - zero_us) / 1e3)
+        rows[2].set_xlabel("time since the first request (ms)")
 
 
-def lanes(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Box]:
-    """Both lanes of one step, as `run` counts them; checked against `step_time`."""
-    before_us, beside_us = around(spec, 1)
-    boxes = [Box("CPU", "host", 0.0, before_us)]
-    cpu, end, rest = before_us, -math.inf, list(ops)
-    for place, work in enumerate([input_copy(spec), *launched(ops, spec, mode)]):
-        issued = cpu + work.cpu_us
-        kind = "copy" if place == 0 else "launch" if work.kernels == 1 else "graph"
-        boxes.append(Box("CPU", kind, cpu, issued))
-        cpu, at = issued, max(issued, end + spec.stream_gap_us)
-        end = at + work.gpu_us
-        if place == 0:
-            boxes.append(Box("GPU", "copy", at, end))
-        for op in rest[: work.kernels]:
-            boxes.append(Box("GPU", kind_of(op), at, at + kernel_us(op, spec)))
-            at = boxes[-1].end_us + spec.graph_gap_us
-        rest = rest[work.kernels :]
-    boxes.append(Box("CPU", "host", cpu, cpu + beside_us))  # an engine that schedules ahead
-    cpu += beside_us
-    boxes.append(Box("CPU", "wait", cpu, max(cpu, end) + spec.sync_us))
-    if not math.isclose(boxes[-1].end_us, step_time(ops, spec, mode).itl_us):
-        raise ValueError("the drawn step is not as long as step_time says: mend `lanes`")
-    return boxes
+def _legend(axes: Axes) -> None:
+    shown = [
+        (PREFILL, "prompt, or a chunk of it"),
+        (DECODE, "decode"),
+        (WAITING, "waits"),
+        (MODE_COLOURS["full"], "FULL"),
+        (MODE_COLOURS["piecewise"], "PIECEWISE"),
+    ]
+    axes.set_axis_off()
+    axes.legend(
+        handles=[Patch(color=colour, label=label) for colour, label in shown],
+        loc="upper left", ncols=5, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
+    )  # fmt: skip
 
 
-def draw_lanes(axes: Axes, boxes: Sequence[Box], *, scale: float = 1.0, edge: float = 0.0) -> None:
-    """CPU above, GPU below; one collection a colour."""
-    heights = {"GPU": (0.06, 0.94), "CPU": (1.06, 1.94)}
-    for kind, colour in COLOURS.items():
-        polygons = []
-        for box in boxes:
-            if box.kind == kind:
-                (low, high), left, right = heights[box.lane], box.start_us, box.end_us
-                corners = ((left, low), (left, high), (right, high), (right, low))
-                polygons.append([(x * scale, y) for x, y in corners])
-        axes.add_collection(
-            PolyCollection(
-                polygons, facecolors=colour, edgecolors="white", linewidths=edge, snap=False
-            )
-        )
-    axes.set_ylim(0, 2)
-    axes.set_yticks([0.5, 1.5], ["GPU", "CPU"], weight="bold")
+def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
+    """A row for each request, and one for the graph that runs and the rows it is padded to."""
+    for line, (name, _, _, at_ms) in enumerate(REQUESTS):
+        y = 2.0 - line
+        served = [
+            (step, entry)
+            for step in steps
+            for entry in step.batch.entries
+            if entry.request.request_id == name
+        ]
+        end_ms = (served[-1][0].ended_us - zero_us) / 1e3
+        _box(axes, at_ms, end_ms, y, WAITING, "")
+        for step, entry in served:
+            colour = PREFILL if entry.is_prefill else DECODE
+            start_ms, stop_ms = _span(step, zero_us)
+            _box(axes, start_ms, stop_ms, y, colour, str(entry.query_len))
+    for step in steps:
+        mode, (start_ms, stop_ms) = step.descriptor.mode.name, _span(step, zero_us)
+        colour = MODE_COLOURS[mode.lower()]
+        _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
+        if step.batch.preempted:
+            line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
+            axes.text(start_ms + 0.2, 2.38 - line, "preempted: no blocks", size=13, va="center")
+    names = [name for name, *_ in REQUESTS]
+    axes.set_yticks([2.4, 1.4, 0.4, -0.6], [*names, "runs at"], weight="bold")
+    axes.set_ylim(-1.15, 3.0)
+    axes.tick_params(axis="both", length=0, labelbottom=False)
+    axes.grid(visible=False)
+
+
+def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
+    """What the CPU and the GPU did, in the colours of the README's timeline."""
+    for lane, low in ((CPU, 1.0), (GPU, 0.0)):
+        for category, spans in _spans([event for event in events if event.lane == lane]).items():
+            boxes = []
+            for start_us, end_us in spans:
+                left, right = (start_us - zero_us) / 1e3, (end_us - zero_us) / 1e3
+                boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
+            colour = COLOURS.get(category, (PALE, ""))[0]
+            axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
+    axes.set_title("CPU: grey engine, orange launches, pale waiting · GPU: kernels", pad=4)
+    axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
+    axes.set_ylim(-0.1, 1.9)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def legend(axes: Axes, kinds: dict[str, str], columns: int, above: float = 1.0) -> None:
-    """What the colours mean, over the axes."""
-    axes.legend(
-        handles=[Patch(color=COLOURS[kind], label=label) for kind, label in kinds.items()],
-        loc="lower left", bbox_to_anchor=(0, above), ncols=columns, columnspacing=1.3,
-        handlelength=1.1, borderaxespad=0.2,
+def _spans(events: Sequence[TraceEvent]) -> dict[str, list[tuple[float, float]]]:
+    """Category -> (start, end) of what was done without a gap that could be seen, in µs."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for event in sorted(events, key=lambda e: e.start_us):
+        kind = "node" if event.lane == GPU else event.category
+        spans = found.setdefault(kind, [])
+        if spans and event.start_us - spans[-1][1] < FILLED_US:
+            spans[-1] = (spans[-1][0], event.end_us)
+        else:
+            spans.append((event.start_us, event.end_us))
+    return found
+
+
+def _span(step: StepRecord, zero_us: float) -> tuple[float, float]:
+    return (step.began_us - zero_us) / 1e3, (step.ended_us - zero_us) / 1e3
+
+
+def _box(axes: Axes, left: float, right: float, y: float, colour: str, text: str) -> None:
+    axes.add_patch(
+        Rectangle((left, y), right - left, 0.8, facecolor=colour, edgecolor="white", linewidth=1.5)
+    )
+    axes.text(
+        (left + right) / 2, y + 0.38, text, size=13, ha="center", va="center",
+        color="black" if colour in (PREFILL, DECODE) else "white",
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- one layer, three ways
+# ---------------------------------------------------------------- memory that runs short
+
+FASTER, SMALL_BUDGET = 8, 2048  # vLLM's budget for a server on a card below 70 GiB
+KV_BLOCKS = (600, 800, 1000, 1200, 1600, 2000, 2400, 2800, 3200)  # of 16 tokens
+SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
+COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
 
 
-def one_layer(path: Path) -> None:
-    """The second layer of a step that is launched op by op, at 56, 9 and 5 ops a layer."""
-    caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Each op is launched by "
-        f"itself, and the GPU waits for it: {TRANSFORMERS.cpu_op_us:.1f} µs of CPU an op in "
-        f"transformers, {VLLM.cpu_op_us:.0f} in vLLM, {OURS.cpu_op_us:.0f} in this engine. "
-        "Bytes: what a layer moves."
+@cache
+def short_of_memory(blocks: int, *, reserve: bool) -> ServeReport:
+    """The shipped trace, its requests FASTER times as fast, with so many blocks of KV cache."""
+    mode = "FULL_AND_PIECEWISE"
+    sizes = default_capture_sizes(256, SMALL_BUDGET, mode=mode)
+    server = size_server(SHAPE, SPEC, mode, sizes, max_num_batched_tokens=SMALL_BUDGET)
+    limits = replace(server.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
+    requests = [
+        TraceRequest(r.arrival_us / FASTER, r.prompt_tokens, r.output_tokens)
+        for r in read_trace(SHIPPED_TRACE)
+    ]
+    return replay(requests, COSTS, limits, server.dispatcher)
+
+
+def reserve(path: Path) -> None:
+    """Preemptions and the wait for the first token against the KV cache, with and without it."""
+    block_gb = 16 * kv_bytes_per_token(SHAPE) / 1e9
+    shown = (
+        (False, VERMILION, "s", "enters with room for a chunk"),
+        (True, BLUE, "o", "enters with room for all of it"),
     )
-    title = "One layer: a sixth of the launches, but not of the CPU's time"
-    with canvas(path, (13, 7.2), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True)
-        for axes, (style, spec) in zip(rows, STYLED.items(), strict=True):
-            parts = step_parts(CONFIG, DECODE, style)
-            boxes = lanes(step_ops(CONFIG, DECODE, style), spec, "eager")
-            cpu = [box for box in boxes if box.lane == "CPU"][2 + len(parts.head) :]
-            gpu = [box for box in boxes if box.lane == "GPU"][1 + len(parts.head) :]
-            count = len(parts.layer)
-            window = [*cpu[count : 2 * count], *gpu[count : 2 * count]]
-            began = cpu[count].start_us
-            moved = [Box(b.lane, b.kind, b.start_us - began, b.end_us - began) for b in window]
-            draw_lanes(axes, moved, edge=0.4)
-            end_us = max(box.end_us for box in moved)
-            megabytes = sum(op.bytes for op in parts.layer) / 1e6
-            text = f"  {spec.engine}: {count} launches,\n  {end_us:.0f} µs, {megabytes:.1f} MB"
-            if end_us > 500:
-                axes.set_title(text.strip().replace("\n ", ""), pad=3)
-            else:
-                axes.text(end_us, 1.0, text, va="center", weight="bold", linespacing=1.4)
-        rows[-1].set_xlim(0, 610)
-        rows[-1].set_xlabel("time since the CPU began to launch the layer (µs)")
-        kinds = {
-            "launch": "CPU: launch of one op",
-            "product": "GPU: matrix product",
-            "attention": "attention and its cache",
-            "other": "everything between",
-        }
-        legend(rows[0], kinds, 4, above=1.22)
-
-
-# ---------------------------------------------------------------- add + RMSNorm, three ways
-
-
-def norm_ways(shape: StepShape) -> dict[str, list[OpCost]]:
-    """add + RMSNorm of one place as nine ops, as three passes, as one kernel."""
-    eager = step_parts(CONFIG, shape, "hf56").layer
-    names = ("attention_residual", "post_attention_norm")
-    rows, width, e = shape.num_tokens, CONFIG.hidden_size, CONFIG.dtype_bytes
-    row_bytes, weight = rows * width * e, width * e
-    fused = next(op for op in step_parts(CONFIG, shape, "fused9").layer if "add_rms" in op.name)
-    return {
-        "nine PyTorch ops": [op for op in eager if op.name.startswith(names)],
-        "three passes": [
-            OpCost("add", 3 * row_bytes, 0),
-            OpCost("mean_square", row_bytes + 4 * rows, 0),
-            OpCost("scale", 2 * row_bytes + 4 * rows + weight, 0),
-        ],
-        "one kernel": [fused],
-    }
-
-
-def norm_in_time(path: Path) -> None:
-    """What of the GPU's time is starting kernels, and what is bytes, for 1 and 2,048 tokens."""
-    start_us = OURS.graph_gap_us + OURS.kernel_floor_us
+    lost, kept = (short_of_memory(1000, reserve=one).preemptions for one in (False, True))
+    title = f"With 1,000 blocks {lost} preemptions by the chunk, {kept} with the reserve"
     caption = (
-        "Predicted, not measured: add + RMSNorm of 1,024 columns in bf16 as nodes of a graph on an "
-        f"H200. A hand-written kernel costs {start_us:.1f} µs to start and its bytes at 4.3 TB/s. "
-        f"Launched by themselves, the nine would cost the CPU {TRANSFORMERS.cpu_op_us:.1f} µs each."
+        f"{PREDICTED}: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, a budget of {SMALL_BUDGET:,} "
+        f"tokens, the shipped trace {FASTER} times as fast; a block of 16 tokens takes "
+        f"{1e3 * block_gb:.2f} MB."
     )
-    title = "At one token fusion saves kernels; at 2,048 tokens it saves bytes as well"
-    with canvas(path, (13, 5.4), title=title, caption=caption) as figure:
-        both = figure.subplots(1, 2)
-        for axes, shape, name in zip(
-            both, (DECODE, PREFILL), ("decode: 1 token", "prefill: 2,048 tokens"), strict=True
-        ):
-            ways = norm_ways(shape)
-            places = range(len(ways))
-            starts = [start_us * len(ops) for ops in ways.values()]
-            moved = [
-                sum(op.bytes for op in ops) / OURS.copy_bandwidth_gb_s / 1e3
-                for ops in ways.values()
-            ]
-            axes.barh(places, starts, color=ORANGE, label="to start kernels")
-            axes.barh(places, moved, left=starts, color=BLUE, label="to move bytes")
-            axes.set_yticks(places, list(ways) if axes is both[0] else [""] * len(ways))
-            axes.invert_yaxis()
-            top = max(a + b for a, b in zip(starts, moved, strict=True))
-            for place, ops in enumerate(ways.values()):
-                size = sum(op.bytes for op in ops)
-                told = f"{size / 1e6:.1f} MB" if size > 1e5 else f"{size / 1e3:.0f} KB"
-                axes.text(
-                    starts[place] + moved[place] + 0.01 * top, place,
-                    f"{starts[place] + moved[place]:.1f} µs, {told}", va="center",
-                )  # fmt: skip
-            axes.set_xlim(0, top * 1.42)
-            axes.set_title(name)
-            axes.set_xlabel("GPU time (µs)")
-            axes.grid(visible=False, axis="y")
-        both[1].legend(loc="lower right")
+    with canvas(path, (13, 6), title=title, caption=caption) as figure:
+        left, right = figure.subplots(1, 2, sharex=True)
+        for rule, colour, marker, label in shown:
+            served = [short_of_memory(blocks, reserve=rule) for blocks in KV_BLOCKS]
+            look = {"color": colour, "marker": marker, "markersize": 8, "label": label}
+            left.plot(KV_BLOCKS, [one.preemptions for one in served], **look)
+            right.plot(KV_BLOCKS, [(one.ttft_p99_us or 0) / 1e6 for one in served], **look)
+        ticks = (600, 1000, 1600, 2000, 2400, 2800, 3200)
+        for axes in (left, right):
+            axes.set_xticks(ticks, [f"{t:,}\n{t * block_gb:.1f} GB" for t in ticks], size=13)
+            axes.set_xlabel("KV cache (blocks)")
+            axes.set_ylim(0, None)
+        left.yaxis.set_major_formatter("{x:,.0f}")
+        left.set_title("preemptions, 500 requests")
+        right.set_title("time to the first token, p99 (s)")
+        left.legend(loc="upper right")
 
 
-FIGURES = {"10-one-layer.png": one_layer, "10-norm-in-time.png": norm_in_time}
+FIGURES = {"10-batch-over-time.png": batch_over_time, "10-reserve.png": reserve}

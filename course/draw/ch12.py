@@ -1,259 +1,146 @@
-"""The figures of chapter 12: what a step is made of, rung by rung, one layer in a graph, and what
-weights in few bits leave of a step.
-
-In:  op lists, and an H200 with the engine of each rung. Out: three PNGs, predicted; the drawing of
-dependent launch says that it is one.
-"""
+"""Figures of chapter 12: what the score matrix costs in bytes, and how one query fills a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
-from course.draw.ch10 import CONFIG, DECODE, OURS, RUNNING, TRANSFORMERS, VLLM
-from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
-from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import step_ops, step_parts
-from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
-from mini_engine.step.storage import stored_as
+from mini_engine.model.config import named_shape
+from mini_engine.plots.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    canvas,
+    doubling_ticks,
+)
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 
-SHOWN_MS = 2.15
-PARTS = ("engine", "launches", "starts", "bytes")
-COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
-TOLD = {
-    "engine": "engine around the step",
-    "launches": "GPU waits for Python",
-    "starts": "starting kernels",
-    "bytes": "moving bytes",
-}
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One way to run the step. `parts_us` add up to the time of one token."""
-
-    label: str
-    parts_us: dict[str, float]
-
-    @property
-    def itl_us(self) -> float:
-        return sum(self.parts_us.values())
+LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
+CONTEXT = 512  # of the course's own step
+SPLIT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
 
 
-def rung(
-    label: str,
-    spec: DeviceSpec,
-    mode: Mode,
-    steps: int = 1,
-    config: ModelConfig = CONFIG,
-    quant: str = "bf16",
-) -> Rung:
-    """`steps` of an engine's step in one launch, per token; taken apart."""
-    ops = step_ops(config, DECODE, spec.ops, stored_as(config, quant)) * steps
-    itl_us = step_time(ops, spec, mode).itl_us
-    engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
-    bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
-    starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (
-        mode == "full"
+# ---------------------------------------------------------------- traffic
+
+
+def attention_bytes(shape: StepShape) -> float:
+    """One layer of qwen3-0.6b in one kernel: q, keys, values in, and the result out."""
+    ops = step_ops(named_shape("qwen3-0.6b"), shape, "fused9")
+    return next(op.bytes for op in ops if op.name == "attention")
+
+
+def score_bytes(queries: int, keys: int) -> float:
+    """The score matrix through memory: written, read by softmax, written, read by the product."""
+    config = named_shape("qwen3-0.6b")
+    return 4 * config.num_heads * queries * keys * config.dtype_bytes
+
+
+def traffic(path: Path) -> None:
+    """Bytes of attention in one layer, with the scores in memory and without them."""
+    prompt = score_bytes(4096, 4096) / attention_bytes(StepShape.mixed([4096], [4096]))
+    decode = score_bytes(1, CONTEXT) / attention_bytes(StepShape.decode(1, CONTEXT))
+    title = (
+        f"Scores in memory: {prompt:.0f} times all other bytes of a prompt of 4,096 tokens, "
+        f"{decode:.0%} of those of one query"
     )
-    waits_us = itl_us - engine_us - bytes_us - starts_us
-    every = (engine_us, waits_us, starts_us, bytes_us)
-    return Rung(label, {part: us / steps for part, us in zip(PARTS, every, strict=True)})
+    caption = (
+        "Counted for one layer of qwen3-0.6b in bf16, batch 1; each key and value once, the score "
+        "matrix written and read twice. Bytes, not times."
+    )
+    with canvas(path, (12, 6.3), title=title, caption=caption) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, name, shapes in (
+            (left, "prefill: n queries, n keys", [StepShape.mixed([n], [n]) for n in LENGTHS]),
+            (right, "decode: 1 query, n keys", [StepShape.decode(1, n) for n in LENGTHS]),
+        ):
+            flash = [attention_bytes(shape) / 1e6 for shape in shapes]
+            scores = [
+                score_bytes(shape.num_tokens, n) / 1e6
+                for shape, n in zip(shapes, LENGTHS, strict=True)
+            ]
+            axes.plot(LENGTHS, scores, "--", color=VERMILION, label="the scores, four times")
+            axes.plot(LENGTHS, flash, "-", color=BLUE, label="q, keys, values, result")
+            axes.set_title(name)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            doubling_ticks(axes, LENGTHS[0], LENGTHS[-1])
+            axes.tick_params(axis="x", labelrotation=45)
+            axes.set_xlabel("n: tokens")
+        left.set_ylabel("bytes through HBM (MB)")
+        left.legend(loc="upper left")
 
 
-def rungs() -> list[Rung]:
-    """From transformers to eight steps a replay."""
-    return [
-        rung("transformers, eager", TRANSFORMERS, "eager"),
-        rung("vLLM, eager: 9 kernels", VLLM, "eager"),
-        rung("… in one graph", VLLM, "full"),
-        rung("this engine: 5 kernels", OURS, "full"),
-        rung("… 8 steps a replay", OURS, "full", steps=8),
+# ---------------------------------------------------------------- splits
+
+
+def split(path: Path) -> None:
+    """One query over 512 keys: who takes which tile, and how many SMs have something to do."""
+    # torch stands behind these two; the numbers themselves need none
+    from mini_engine.cuda.kernels.attention import TILE, num_splits
+
+    config, sms = named_shape("qwen3-0.6b"), load_spec("h200").sm_count
+    kv_heads, tiles = config.num_kv_heads, CONTEXT // TILE
+    splits = {n: num_splits(n, 1, kv_heads, 2 * sms) for n in (CONTEXT, 4096)}
+    rows = [
+        (f"a program for each of {config.num_heads} query heads", config.num_heads),
+        (f"for each of {kv_heads} KV heads", kv_heads),
+        (f"for each KV head, {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
+        (f"for each KV head, {splits[4096]} splits", kv_heads * splits[4096]),
     ]
-
-
-def ablation(path: Path) -> None:
-    """What a token's time is made of, rung by rung, down to the bytes."""
-    climb = rungs()
-    kernels = len(step_ops(CONFIG, DECODE, "fused5"))
+    title = f"One query gives {rows[0][1]} programs for {sms} SMs; split, it gives {rows[2][1]}"
     caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Kernels are per layer. Hatched: all "
-        f"that dependent launch (PDL) could save at {kernels} boundaries, {OURS.pdl_saves_us} µs "
-        "each, the most that has been published for one."
+        f"qwen3-0.6b, batch 1, {CONTEXT} keys in tiles of {TILE}, on h200. Splits by num_splits of "
+        f"mini_engine/cuda/kernels/attention.py, for graphs that serve contexts to {CONTEXT} and "
+        "4,096 tokens. Counts, not times: how much faster it is, is not yet measured."
     )
-    title = "Each change takes another part of the step away; the bytes stay"
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        axes = figure.subplots()
-        for row, one in enumerate(climb):
-            _stack(axes, row, one.parts_us, f"{one.itl_us / 1e3:.2f} ms")
-        last = climb[-1].parts_us
-        saved_us = kernels * OURS.pdl_saves_us
-        _stack(axes, len(climb), last | {"starts": last["starts"] - saved_us}, "")
-        left_ms = (climb[-1].itl_us - saved_us) / 1e3
-        axes.barh(
-            len(climb),
-            saved_us / 1e3,
-            left=left_ms,
-            color="white",
-            edgecolor=VERMILION,
-            hatch="///",
-        )
-        axes.text(left_ms + saved_us / 1e3, len(climb), "  not yet measured", va="center")
-        bytes_us = sum(op.bytes for op in step_ops(CONFIG, DECODE, "fused5"))
-        bytes_us /= OURS.copy_bandwidth_gb_s * 1e3
-        _stack(axes, len(climb) + 1, {"bytes": bytes_us}, f"{bytes_us / 1e3:.2f} ms")
-        labels = [*(one.label for one in climb), "… with PDL", "the bytes, as fast as a copy"]
-        axes.set_yticks(range(len(labels)), labels)
-        axes.invert_yaxis()
-        axes.set_xlim(0, SHOWN_MS)
-        axes.set_xlabel("time of one token (ms)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(
-            handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in PARTS],
-            loc="lower right",
-        )
+    with canvas(path, (12, 6.6), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
+        for line, count in enumerate((1, 4, splits[CONTEXT])):
+            _tiles(above, -1.5 * line, tiles, count)
+        above.set_title(f"the {tiles} tiles of one head's keys, and the split that takes each")
+        above.set_xlim(-3.6, tiles + 0.2)
+        above.set_ylim(-3.3, 1.1)
+        above.set_axis_off()
+        _programs(below, rows, sms)
 
 
-def _stack(
-    axes: Axes, row: int, parts_us: dict[str, float], told: str, shown_ms: float = SHOWN_MS
-) -> None:
-    """One bar; what is beyond the axis is cut, and its length said."""
-    left = 0.0
-    for part in PARTS:
-        width = parts_us.get(part, 0.0) / 1e3
-        if left < shown_ms:
-            axes.barh(row, min(width, shown_ms - left), left=left, color=COLOURS[part])
-        left += width
-    if left > shown_ms:
+def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
+    for tile in range(tiles):
+        owner = tile % splits
+        colour = SPLIT_COLOURS[owner % len(SPLIT_COLOURS)]
+        axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor="white"))
+        dark = colour not in (YELLOW, SKY, ORANGE, PURPLE)
         axes.text(
-            shown_ms - 0.02, row, f"{told} →", ha="right", va="center", weight="bold",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3},
+            tile + 0.47, y + 0.47, str(owner), ha="center", va="center",
+            color="white" if dark else "black",
         )  # fmt: skip
-    else:
-        axes.text(left, row, f"  {told}", va="center", weight="bold")
+    noun = "1 program" if splits == 1 else f"{splits} programs"
+    axes.text(-0.3, y + 0.47, noun, ha="right", va="center")
 
 
-# ---------------------------------------------------------------- few bits
-
-FEW_BITS = ("qwen3-1.7b", "qwen3-8b"), ("bf16", "int8", "int4")
-
-
-def few_bits(path: Path) -> None:
-    """The same step with weights in 16, 8 and 4 bits: the blue shrinks, and nothing else does."""
-    shapes, quants = FEW_BITS
-    rows = [(named_shape(name), quant) for name in shapes for quant in quants]
-    caption = (
-        "Predicted, not measured, and with widening taken for free. One decode step on an H200, "
-        "batch 1, 512 tokens of context, this engine's five kernels a layer on a usual server. "
-        "int8 and int4 are of the layers' matrices only. Eager: the same step launched from Python."
-        f" PDL: taken to save {OURS.pdl_saves_us} µs at each boundary, the most that is published."
-    )
-    title = "Fewer bits shorten the bytes and nothing else: at int4, 1.7B waits for starts again"
-    with canvas(path, (13, 6), title=title, caption=caption) as figure:
-        axes = figure.subplots()
-        for row, (config, quant) in enumerate(rows):
-            graph = rung("", OURS, "full", config=config, quant=quant)
-            pdl = rung("", with_pdl(OURS), "full", config=config, quant=quant)
-            eager = rung("", OURS, "eager", config=config, quant=quant)
-            told = f"{graph.itl_us / 1e3:.2f} ms, with PDL {pdl.itl_us / 1e3:.2f}, eager "
-            parts = {part: graph.parts_us[part] for part in ("bytes", "starts", "engine")}
-            _stack(axes, row, parts, f"{told}{eager.itl_us / 1e3:.1f}", shown_ms=7.2)
-        names = [f"{config.name.removeprefix('qwen3-').upper()}, {quant}" for config, quant in rows]
-        axes.set_yticks(range(len(rows)), names)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 7.2)
-        axes.set_xlabel("time of one token, the step in one graph (ms)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(
-            handles=[Patch(color=COLOURS[p], label=TOLD[p]) for p in ("bytes", "starts", "engine")],
-            loc="upper right",
-        )
-
-
-# ---------------------------------------------------------------- one layer
-
-
-def layer_in_a_graph(path: Path) -> None:
-    """Above, the five kernels of a layer as the model has them. Below, what PDL moves."""
-    layer = step_parts(CONFIG, DECODE, "fused5").layer
-    bytes_us = [kernel_us(op, OURS) - OURS.kernel_floor_us for op in layer]
-    share = sum(bytes_us) / (
-        sum(bytes_us) + len(layer) * (OURS.kernel_floor_us + OURS.graph_gap_us)
-    )
-    caption = (
-        f"Above: predicted, not measured. {RUNNING}; the graph's one launch lies before the first "
-        "layer. Below: a drawing of the idea, not a prediction. What it gains is not yet measured."
-    )
-    title = f"In a graph, a layer of five kernels moves bytes for {share:.0%} of its time"
-    with canvas(path, (13, 7.6), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.4])
-        at = 0.0
-        for op, us in zip(layer, bytes_us, strict=True):
-            _box(above, at, OURS.kernel_floor_us, 0, VERMILION)
-            _box(above, at + OURS.kernel_floor_us, us, 0, BLUE)
-            _box(above, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
-            name = op.name.replace("norm_gate_up_silu_mul", "norm_gate_up\n_silu_mul")
-            name = name.replace("rope_kv_write_attention", "rope_kv_write\n_attention")
-            middle = at + (OURS.kernel_floor_us + us) / 2
-            above.text(middle, -0.08, name, ha="center", va="top", size=12)
-            at += OURS.kernel_floor_us + us + OURS.graph_gap_us
-        _dress(above, at, ["GPU", "CPU"], "graph: a kernel starts when the one before has ended")
-        above.set_ylim(-0.75, 2)
-        above.text(0.1, 1.5, "nothing to do: one launch for all kernels", va="center", size=13)
-        loaded = ended = 0.0
-        rows = len(layer)
-        for place, us in enumerate(bytes_us):
-            lane, began = rows - 1 - place, loaded
-            loaded = began + us
-            goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
-            _box(below, began, us, lane, BLUE)
-            _box(below, loaded, goes_on - loaded, lane, PALE)
-            _box(below, goes_on, OURS.kernel_floor_us, lane, VERMILION)
-            below.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
-            ended = goes_on + OURS.kernel_floor_us
-        below.text(
-            ended + 0.9, rows / 2,
-            "A kernel loads its weights while the one before\n"
-            "still computes. Black: its wait for that one's end.\n"
-            "Only what depends on it comes after the wait.",
-            va="center", size=14, linespacing=1.5,
+def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
+    for line, (_, count) in enumerate(rows):
+        axes.barh(-line, count, color=BLUE if count >= sms / 2 else VERMILION, height=0.62)
+        inside = count >= sms / 2
+        axes.text(
+            count - 3 if inside else count + 2, -line, str(count), va="center_baseline",
+            ha="right" if inside else "left", weight="bold", color="white" if inside else "black",
         )  # fmt: skip
-        names = [op.name.split("_silu")[0].split("_write")[0] for op in reversed(layer)]
-        _dress(below, at, names, "with PDL and weights above the wait: a drawing of the idea")
-        below.tick_params(axis="x", labelbottom=True)
-        below.set_xlabel("time since the layer began (µs); below, only the blue is to scale")
-        above.legend(
-            handles=[
-                Patch(color=BLUE, label="moving bytes"),
-                Patch(color=VERMILION, label="starting, reducing, ending"),
-                Patch(color=PALE, label="nothing: boundary, wait"),
-            ],
-            loc="lower left", bbox_to_anchor=(0, 1.16), ncols=3, borderaxespad=0.2,
-        )  # fmt: skip
-
-
-def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
-    axes.add_patch(
-        Rectangle((at, lane + 0.05), wide, 0.9, facecolor=colour, edgecolor="white", linewidth=0.6)
-    )
-
-
-def _dress(axes: Axes, end: float, lanes: Sequence[str], title: str) -> None:
-    axes.set_xlim(0, end)
-    axes.set_ylim(0, len(lanes))
-    axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, weight="bold", size=13)
-    axes.tick_params(axis="y", length=0)
+    axes.axvline(sms, color=BLACK, linewidth=1.5, linestyle="--")
+    axes.text(sms + 3, 0, f"{sms} SMs on the card", va="center")
+    axes.set_yticks([-line for line in range(len(rows))], [name for name, _ in rows])
+    axes.set_ylim(-len(rows) + 0.5, 0.6)
+    axes.set_xlabel("programs that can run side by side")
     axes.grid(visible=False, axis="y")
-    axes.set_title(title, pad=4)
 
 
-FIGURES = {
-    "12-ablation.png": ablation,
-    "12-layer-in-a-graph.png": layer_in_a_graph,
-    "12-few-bits.png": few_bits,
-}
+FIGURES = {"12-traffic.png": traffic, "12-split.png": split}

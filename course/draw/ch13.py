@@ -1,142 +1,56 @@
-"""Figures of chapter 13: what a polite client does not see, what each stopwatch counts, and the two
-pictures of `python -m mini_engine validate`."""
+"""The figure of chapter 13: fused or not, in a graph or not. Two lanes each, predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from course.draw.ch11 import CONFIG, DECODE, draw_lanes, lanes, legend
+from mini_engine.plots.canvas import canvas
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import step_ops
+from mini_engine.step.run import Mode
 
-from course.draw.ch01 import COLOURS, four_launches
-from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
-from mini_engine.plots.figures import errors_by_class, predicted_against_measured
-from mini_engine.serving.report import percentile
-from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.validate.fit import read_kept
-from mini_engine.validate.points import SHIPPED_POINTS, Row, Sheets, by_class, read_points, rows_of
-
-REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
-
-
-def latencies_ms(*, by_plan: bool) -> list[float]:
-    """The chapter's toy server: one at a time, one stall. By plan: sent when due."""
-    free_at, seen = 0.0, []
-    for i in range(REQUESTS):
-        due = EVERY_MS * i
-        sent = due if by_plan else max(due, free_at)
-        service = SERVICE_MS + (STALL_MS if i == STALLED else 0.0)
-        free_at = max(sent, free_at) + service
-        seen.append(free_at - sent)
-    return seen
+WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and costs, how launched
+    ("neither", "transformers", "eager"),
+    ("a graph only", "pytorch-loop", "full"),
+    ("fused only", "torch-compile", "eager"),
+    ("both", "torch-compile", "full"),
+)
+SHOWN = {  # the kinds of `lanes`, fewer
+    "graph": "launch", "copy": "wait", "product": "other", "attention": "other"
+}  # fmt: skip
 
 
-def coordinated_omission(path: Path) -> None:
-    """The same server and the same stall, seen by two clients."""
-    polite, by_plan = latencies_ms(by_plan=False), latencies_ms(by_plan=True)
-    with canvas(
-        path,
-        (13, 6.2),
-        title=f"One stall: p99 is {percentile(polite, 99):.0f} ms for a client that waits its "
-        f"turn, {percentile(by_plan, 99):.0f} ms for users",
-        caption=f"Computed: a server that takes {SERVICE_MS:g} ms a request and once "
-        f"{STALL_MS:g} ms more; {REQUESTS:,} requests, one due every {EVERY_MS:g} ms.",
-    ) as figure:
-        panels = figure.subplots(1, 2, sharey=True)
-        told = (
-            (polite, VERMILION, "sent when the last answer is there"),
-            (by_plan, BLUE, "sent when it is due"),
-        )
-        for axes, (seen, colour, name) in zip(panels, told, strict=True):
-            axes.plot(range(REQUESTS), seen, ".", color=colour, markersize=6)
-            p99 = percentile(seen, 99)
-            axes.axhline(p99, color=BLACK, linewidth=1.5, linestyle="--")
-            slow = sum(ms > 2 * SERVICE_MS for ms in seen)
-            axes.text(0, p99 + 9, f"p99 = {p99:.0f} ms", weight="bold")
-            axes.set_title(f"{name}: {slow} slow of {REQUESTS:,}")
-            axes.set(xlabel="request", ylim=(0, STALL_MS * 1.1))
-        panels[0].set_ylabel("latency (ms)")
+def fuse_or_replay(path: Path) -> None:
+    """The whole step, four ways, on one time axis."""
+    caption = (
+        "Predicted: the step of the ledger. Fused: nine kernels a layer. The CPU's time for a "
+        "compiled kernel is assumed."
+    )
+    title = "A graph takes the launches from Python;\nfusing alone leaves them there"
+    with canvas(path, (8, 7.6), title=title, caption=caption) as figure:
+        rows = figure.subplots(len(WAYS), 1, sharex=True)
+        for axes, (name, engine, mode) in zip(rows, WAYS, strict=True):
+            spec = load_spec("h200", engine=engine)
+            ops = step_ops(CONFIG, DECODE, spec.ops)
+            boxes = [
+                replace(box, kind=SHOWN.get(box.kind, box.kind)) for box in lanes(ops, spec, mode)
+            ]
+            draw_lanes(axes, boxes, scale=1e-3)
+            end_ms = boxes[-1].end_us / 1e3
+            axes.axvline(end_ms, color="black", linewidth=1.5)
+            axes.text(end_ms + 0.2, 1.0, f"{end_ms:.2g} ms", va="center", weight="bold")
+            axes.set_title(f"{name}: {len(ops):,} kernels", pad=3)
+        rows[-1].set_xlim(0, 20.5)
+        rows[-1].set_xlabel("time since the step began (ms)")
+        kinds = {
+            "host": "CPU: engine",
+            "launch": "CPU: launches",
+            "wait": "CPU: waits",
+            "other": "GPU: a kernel",
+        }
+        legend(rows[0], kinds, 2, above=1.3)
 
 
-# ---------------------------------------------------------------- four stopwatches
-
-
-def stopwatches(events: Sequence[TraceEvent]) -> dict[str, list[tuple[float, float]]]:
-    """Name -> the stretches of time that it counts (µs), for launches and a synchronisation."""
-    issued_us = max(e.end_us for e in events if e.category == "launch")
-    runs = [(e.start_us, e.end_us) for e in events if e.lane == GPU]
-    return {
-        "wall clock, no synchronisation": [(0.0, issued_us)],
-        "between two events": [(0.0, runs[-1][1])],
-        "wall clock, synchronised": [(0.0, max(e.end_us for e in events))],
-        "profiler, kernels only": runs,
-    }
-
-
-def four_stopwatches(path: Path) -> None:
-    """What each way to time counts, on the two lanes of chapter 1."""
-    with canvas(
-        path,
-        (13, 8),
-        title="Four stopwatches, four answers: only one of them is what a caller waits",
-        caption=f"{PREDICTED}: four launches and a synchronisation on the simulated h200, as in "
-        "chapter 1. The events are recorded before the first launch and behind the last.",
-    ) as figure:
-        examples = {"short kernels": four_launches(2**20), "long kernels": four_launches(2**24)}
-        panels = figure.subplots(2, 1)
-        right_us = max(e.end_us for e in examples["long kernels"]) * 1.42
-        for axes, (name, events) in zip(panels, examples.items(), strict=True):
-            axes.set_title(name)
-            axes.set(xlim=(0, right_us), ylim=(-0.1, 6.1))
-            _stopwatches(axes, events)
-        panels[0].tick_params(axis="x", labelbottom=False)
-        panels[1].set_xlabel("time (µs)")
-
-
-def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
-    for event in events:
-        box = Rectangle(
-            (event.start_us, 5.08 if event.lane == CPU else 4.08), event.duration_us, 0.84
-        )
-        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
-        axes.add_patch(box)
-    for y, (name, stretches) in zip((3, 2, 1, 0), stopwatches(events).items(), strict=True):
-        total_us = sum(end - start for start, end in stretches)
-        for start, end in stretches:
-            axes.plot([start, end], [y + 0.5] * 2, "-|", color=BLACK, markersize=12, linewidth=2)
-        axes.text(
-            stretches[-1][1] + 1.5, y + 0.5, f"{total_us:.1f} µs: {name}", va="center", size=14
-        )
-    axes.set_yticks([4.5, 5.5], [GPU, CPU], weight="bold")
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-
-
-# ---------------------------------------------------------------- held against others' numbers
-
-
-def shipped_rows() -> list[Row]:
-    """Every published point beside its prediction, as `validate` has them."""
-    sheets = Sheets.shipped()
-    points, _ = read_points(SHIPPED_POINTS, sheets)
-    return rows_of(points, sheets, read_kept()["left_out_ms"])
-
-
-def validate_points(path: Path) -> None:
-    """Predicted against measured."""
-    predicted_against_measured(shipped_rows(), path)
-
-
-def validate_errors(path: Path) -> None:
-    """The errors, class by class."""
-    rows = shipped_rows()
-    errors_by_class(rows, by_class(rows), path)
-
-
-FIGURES = {
-    "13-coordinated-omission.png": coordinated_omission,
-    "13-four-stopwatches.png": four_stopwatches,
-    "13-validate-points.png": validate_points,
-    "13-validate-errors.png": validate_errors,
-}
+FIGURES = {"13-fuse-or-replay.png": fuse_or_replay}

@@ -1,161 +1,142 @@
-"""Figure of chapter 14: where the gain of a graph goes as a step gets more work.
-
-Above, two eager steps of vLLM on two lanes: a token, and a long prompt. Below, the share of an
-eager step that one full graph saves, by batch, by length of a prompt and by size of the model;
-beside the predictions, what others have measured.
-"""
+"""Figures of chapter 14: what a polite client does not see, what each stopwatch counts, and the two
+pictures of `python -m mini_engine validate`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from PIL import Image
+from matplotlib.patches import Rectangle
 
-from course.draw.ch05 import COLOURS, lanes
-from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    PREDICTED,
-    VERMILION,
-    canvas,
-    doubling_ticks,
-    percent_ticks,
-)
-from mini_engine.sim.predict import play
-from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import step_time
-from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
+from course.draw.ch04 import COLOURS, four_launches
+from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.figures import errors_by_class, predicted_against_measured
+from mini_engine.serving.report import percentile
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.validate.fit import read_kept
+from mini_engine.validate.points import SHIPPED_POINTS, Row, Sheets, by_class, read_points, rows_of
 
-CONTEXT, LONG_PROMPT = 512, 8192
-SHORT_CONTEXT = 1200  # of measured pairs: beyond, attention has grown into another step
-MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
-ENGINES = {
-    "transformers": (VERMILION, "transformers"),
-    "vllm": (BLUE, "vLLM"),
-    "launch-bound": (GREEN, "this engine"),
-}
-LABELS = {
-    "launch": "CPU: a launch each",
-    "host": "CPU: engine",
-    "wait": "CPU: waits",
-    "kernel": "GPU: kernel",
-}
-Shape = Callable[[int], StepShape]
+REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 
 
-def gain(path: Path) -> None:
-    """Two eager steps on lanes, and what a graph saves of such steps."""
-    shapes = decode(1), prompt(LONG_PROMPT)
-    token, long = (_saved("vllm", "qwen3-0.6b", shape) for shape in shapes)
-    title = (
-        f"A graph saves {token:.0%} of a step that waits for launches, "
-        f"{long:.0%} of one that does not"
-    )
-    caption = (
-        f"{PREDICTED}: qwen3-0.6b on h200 and a usual server. Decode: {CONTEXT} tokens of context "
-        "each. Prompts: one request. No padding. Black: measured by others, on other cards and "
-        "hosts, contexts up to 1,152 tokens; left on qwen3-0.6b, right any batch."
-    )
-    with canvas(path, (13, 8.9), title=title, caption=caption) as figure:
-        top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.35])
-        key, above, below = top.subplots(3, 1, height_ratios=[0.32, 1, 1])
-        key.set_axis_off()
-        key.legend(
-            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
-            loc="upper left", ncols=4, borderaxespad=0,
-        )  # fmt: skip
-        _steps([above, below])
-        by_batch, by_prompt, by_model = bottom.subplots(1, 3, sharey=True)
-        _curve(by_batch, [1 << i for i in range(10)], decode, "decode: requests in the batch")
-        _curve(by_prompt, [16 << i for i in range(10)], prompt, "prefill: tokens of the prompt")
-        _models(by_model)
-        _measured(by_batch, by_model)
-        by_batch.set_ylabel("saved of the eager step")
-        percent_ticks(by_batch)
-        by_batch.set_ylim(-0.05, 1)
-        for (_, (colour, label)), y in zip(ENGINES.items(), (0.22, 0.13, 0.04), strict=True):
-            by_batch.text(0.9, y, label, color=colour, weight="bold", size=13)
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # half the bytes
+def latencies_ms(*, by_plan: bool) -> list[float]:
+    """The chapter's toy server: one at a time, one stall. By plan: sent when due."""
+    free_at, seen = 0.0, []
+    for i in range(REQUESTS):
+        due = EVERY_MS * i
+        sent = due if by_plan else max(due, free_at)
+        service = SERVICE_MS + (STALL_MS if i == STALLED else 0.0)
+        free_at = max(sent, free_at) + service
+        seen.append(free_at - sent)
+    return seen
 
 
-def decode(batch: int) -> StepShape:
-    """One token for each request."""
-    return StepShape.decode(batch, CONTEXT)
-
-
-def prompt(tokens: int) -> StepShape:
-    """One prompt in one step."""
-    return StepShape.mixed([tokens], [tokens])
-
-
-def _steps(panels: Sequence[Axes]) -> None:
-    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    shapes = {"a token": decode(1), f"a prompt of {LONG_PROMPT:,} tokens": prompt(LONG_PROMPT)}
-    steps = {what: step_ops(config, shape, spec.ops) for what, shape in shapes.items()}
-    times = {what: step_time(ops, spec, "eager") for what, ops in steps.items()}
-    for axes, (what, ops) in zip(panels, steps.items(), strict=True):
-        lanes(axes, play(ops, spec, "eager")[0])
-        axes.set(xlim=(0, max(time.itl_us for time in times.values()) / 1e3), ylim=(0, 2))
-        took = times[what]
-        axes.set_title(
-            f"eager, {what}: {took.itl_us / 1e3:.1f} ms, GPU busy {took.utilisation:.0%}"
+def coordinated_omission(path: Path) -> None:
+    """The same server and the same stall, seen by two clients."""
+    polite, by_plan = latencies_ms(by_plan=False), latencies_ms(by_plan=True)
+    with canvas(
+        path,
+        (13, 6.2),
+        title=f"One stall: p99 is {percentile(polite, 99):.0f} ms for a client that waits its "
+        f"turn, {percentile(by_plan, 99):.0f} ms for users",
+        caption=f"Computed: a server that takes {SERVICE_MS:g} ms a request and once "
+        f"{STALL_MS:g} ms more; {REQUESTS:,} requests, one due every {EVERY_MS:g} ms.",
+    ) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        told = (
+            (polite, VERMILION, "sent when the last answer is there"),
+            (by_plan, BLUE, "sent when it is due"),
         )
-    panels[0].tick_params(axis="x", labelbottom=False)
-    panels[1].set_xlabel("time (ms)")
+        for axes, (seen, colour, name) in zip(panels, told, strict=True):
+            axes.plot(range(REQUESTS), seen, ".", color=colour, markersize=6)
+            p99 = percentile(seen, 99)
+            axes.axhline(p99, color=BLACK, linewidth=1.5, linestyle="--")
+            slow = sum(ms > 2 * SERVICE_MS for ms in seen)
+            axes.text(0, p99 + 9, f"p99 = {p99:.0f} ms", weight="bold")
+            axes.set_title(f"{name}: {slow} slow of {REQUESTS:,}")
+            axes.set(xlabel="request", ylim=(0, STALL_MS * 1.1))
+        panels[0].set_ylabel("latency (ms)")
 
 
-def _curve(axes: Axes, sizes: Sequence[int], shape: Shape, what: str) -> None:
-    for engine, (colour, _) in ENGINES.items():
-        shares = [_saved(engine, "qwen3-0.6b", shape(size)) for size in sizes]
-        axes.plot(sizes, shares, "o-", color=colour, markersize=5)
-    axes.set_xscale("log", base=2)
-    doubling_ticks(axes, sizes[0], sizes[-1])
-    axes.tick_params(axis="x", labelsize=11, rotation=45)
-    axes.set_xlabel(what, fontsize=14)
+# ---------------------------------------------------------------- four stopwatches
 
 
-def _models(axes: Axes) -> None:
-    for engine, (colour, _) in ENGINES.items():
-        shares = [_saved(engine, model, decode(1)) for model in MODELS]
-        axes.plot([_billions(model) for model in MODELS], shares, "o-", color=colour, markersize=5)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([_billions(model) for model in MODELS], [m.split("-")[1] for m in MODELS])
-    axes.minorticks_off()
-    axes.set_xlabel("model, batch 1 on h200", fontsize=14)
+def stopwatches(events: Sequence[TraceEvent]) -> dict[str, list[tuple[float, float]]]:
+    """Name -> the stretches of time that it counts (µs), for launches and a synchronisation."""
+    issued_us = max(e.end_us for e in events if e.category == "launch")
+    runs = [(e.start_us, e.end_us) for e in events if e.lane == GPU]
+    return {
+        "wall clock, no synchronisation": [(0.0, issued_us)],
+        "between two events": [(0.0, runs[-1][1])],
+        "wall clock, synchronised": [(0.0, max(e.end_us for e in events))],
+        "profiler, kernels only": runs,
+    }
 
 
-def _measured(by_batch: Axes, by_model: Axes) -> None:
-    """Eager to full graph, by one maker on one host and card."""
+def four_stopwatches(path: Path) -> None:
+    """What each way to time counts, on the two lanes of chapter 4."""
+    with canvas(
+        path,
+        (13, 8),
+        title="Four stopwatches, four answers: only one of them is what a caller waits",
+        caption=f"{PREDICTED}: four launches and a synchronisation on the simulated h200, as in "
+        "chapter 4. The events are recorded before the first launch and behind the last.",
+    ) as figure:
+        examples = {"short kernels": four_launches(2**20), "long kernels": four_launches(2**24)}
+        panels = figure.subplots(2, 1)
+        right_us = max(e.end_us for e in examples["long kernels"]) * 1.42
+        for axes, (name, events) in zip(panels, examples.items(), strict=True):
+            axes.set_title(name)
+            axes.set(xlim=(0, right_us), ylim=(-0.1, 6.1))
+            _stopwatches(axes, events)
+        panels[0].tick_params(axis="x", labelbottom=False)
+        panels[1].set_xlabel("time (µs)")
+
+
+def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
+    for event in events:
+        box = Rectangle(
+            (event.start_us, 5.08 if event.lane == CPU else 4.08), event.duration_us, 0.84
+        )
+        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
+        axes.add_patch(box)
+    for y, (name, stretches) in zip((3, 2, 1, 0), stopwatches(events).items(), strict=True):
+        total_us = sum(end - start for start, end in stretches)
+        for start, end in stretches:
+            axes.plot([start, end], [y + 0.5] * 2, "-|", color=BLACK, markersize=12, linewidth=2)
+        axes.text(
+            stretches[-1][1] + 1.5, y + 0.5, f"{total_us:.1f} µs: {name}", va="center", size=14
+        )
+    axes.set_yticks([4.5, 5.5], [GPU, CPU], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+# ---------------------------------------------------------------- held against others' numbers
+
+
+def shipped_rows() -> list[Row]:
+    """Every published point beside its prediction, as `validate` has them."""
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
-    for pair in pairs(rows_of(points, sheets)):
-        point = pair.slow.point
-        if (pair.slow.launched, pair.fast.launched) != ("NONE", "FULL"):
-            continue
-        if point.context > SHORT_CONTEXT:
-            continue
-        saved = 1 - 1 / pair.measured
-        by_model.plot(_billions(point.model), saved, "k+", markersize=9, markeredgewidth=2)
-        if point.model == "qwen3-0.6b":
-            by_batch.plot(point.batch, saved, "+", color=BLACK, markersize=9, markeredgewidth=2)
+    return rows_of(points, sheets, read_kept()["left_out_ms"])
 
 
-def _billions(model: str) -> float:
-    return named_shape(model).num_parameters / 1e9
+def validate_points(path: Path) -> None:
+    """Predicted against measured."""
+    predicted_against_measured(shipped_rows(), path)
 
 
-def _saved(engine: str, model: str, shape: StepShape) -> float:
-    """The share of eager's time that one full graph saves."""
-    spec = load_spec("h200", engine=engine)
-    ops = step_ops(named_shape(model), shape, spec.ops)
-    eager, full = (step_time(ops, spec, mode, shape.num_reqs).itl_us for mode in ("eager", "full"))
-    return 1 - full / eager
+def validate_errors(path: Path) -> None:
+    """The errors, class by class."""
+    rows = shipped_rows()
+    errors_by_class(rows, by_class(rows), path)
 
 
-FIGURES = {"14-where-the-gain-goes.png": gain}
+FIGURES = {
+    "14-coordinated-omission.png": coordinated_omission,
+    "14-four-stopwatches.png": four_stopwatches,
+    "14-validate-points.png": validate_points,
+    "14-validate-errors.png": validate_errors,
+}

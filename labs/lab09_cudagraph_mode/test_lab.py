@@ -21,7 +21,7 @@ from mini_engine.sim.launch import Buffer, UseAfterFree
 from mini_engine.step.cards import load_spec
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
-# What a decode batch and a mixed batch run as: the table of chapter 8.
+# What a decode batch and a mixed batch run as: the table of chapter 9.
 ANSWERS = {
     "NONE": (NONE, NONE),
     "PIECEWISE": (PIECEWISE, PIECEWISE),

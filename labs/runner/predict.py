@@ -13,7 +13,7 @@ A lab asks the questions of its `predict.toml`:
     eager_itl_us(257, 4.2, load_spec("h200"))
     '''                               # the last line is the answer: a test computes it again
     because = "Each launch costs the CPU more than the kernel costs the GPU."
-    from = ["course/01-why-the-gpu-waits.md#predict-before-you-run"]    # where it is asked, too
+    from = ["course/04-two-clocks.md#predict-before-you-run"]    # where it is asked, too
 
     [[question]]
     asks = "…"

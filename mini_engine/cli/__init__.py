@@ -52,18 +52,18 @@ COMMANDS = {
 
 # Where to go from there: the next command, and the chapter behind this one.
 NEXT = {
-    "demo": ("crossover", "01-why-the-gpu-waits"),
-    "generate": ("demo", "09-continuous-batching"),
-    "explain": ("crossover", "01-why-the-gpu-waits"),
-    "crossover": ("ladder --batch 33", "14-when-graphs-do-not-help"),
-    "ladder": ("serve", "07-capture-size-ladder"),
-    "capacity": ("crossover", "02-bytes-and-bandwidth"),
-    "serve": ("ladder --histogram FILE", "09-continuous-batching"),
-    "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "13-measuring"),
-    "bench": ("validate", "13-measuring"),
-    "gpu": ("bench --plot out/gpu/bench.json", "12-qwen-at-the-floor"),
-    "validate": ("calibrate", "13-measuring"),
-    "trace": ("demo", "01-why-the-gpu-waits"),
+    "demo": ("crossover", "04-two-clocks"),
+    "generate": ("demo", "10-continuous-batching"),
+    "explain": ("crossover", "04-two-clocks"),
+    "crossover": ("ladder --batch 33", "16-when-none-of-this-helps"),
+    "ladder": ("serve", "08-capture-sizes"),
+    "capacity": ("crossover", "03-the-decode-step"),
+    "serve": ("ladder --histogram FILE", "10-continuous-batching"),
+    "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "14-measuring"),
+    "bench": ("validate", "14-measuring"),
+    "gpu": ("bench --plot out/gpu/bench.json", "15-to-the-floor"),
+    "validate": ("calibrate", "14-measuring"),
+    "trace": ("demo", "04-two-clocks"),
 }
 
 

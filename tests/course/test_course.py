@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +32,21 @@ CHAPTERS = sorted(COURSE.glob("[0-9][0-9]-*.md"))
 DEEPER = sorted((COURSE / "deeper").glob("*.md"))
 PARTS = (
     "Predict before you run",
+    "In the wild",
+    "When it does not help",
+    "The ledger",
+    "Check yourself",
+    "The lab",
+)
+OLDER_PARTS = (  # of the chapters that are not yet rewritten
+    "Predict before you run",
     "In vLLM, nano-vllm and SGLang",
     "When it does not help",
     "Check yourself",
     "Misconceptions",
     "Where to go next",
 )
-WORDS = (900, 3500)
+WORDS = (900, 4000)
 DEEPER_WORDS = (300, 2000)
 RUNNABLE = ("sh", "python")
 
@@ -116,7 +123,8 @@ def test_a_chapter_has_all_its_parts_in_order(chapter: Path) -> None:
     number = int(chapter.name[:2])
     assert re.match(rf"# {number}\. \S", text), "the title is '# N. Title'"
     headings = re.findall(r"^## (.+?)\s*$", prose(text), re.MULTILINE)
-    assert [h for h in headings if h in PARTS] == list(PARTS), headings
+    parts = PARTS if "The ledger" in headings else OLDER_PARTS
+    assert [h for h in headings if h in parts] == list(parts), headings
     self_checks = text.partition("\n## Check yourself")[2].partition("\n## ")[0]
     assert self_checks.count("<details>") == self_checks.count("</details>") == 3
     assert re.search(r"!\[[^\]]+\]\(figures/[\w-]+\.png\)", text), "a generated figure"
@@ -138,8 +146,8 @@ def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) 
 
 
 DEAR = (  # seconds to draw, so `make slow` does
-    "04-split.png", "06-pools.png", "07-best-ladders.png", "07-ladder.png", "09-reserve.png",
-    "09-swap-or-again.png", "15-tools.png",
+    "12-split.png", "08-pools.png", "08-best-ladders.png", "08-ladder.png", "10-reserve.png",
+    "10-swap-or-again.png", "16-tools.png",
 )  # fmt: skip
 
 
@@ -179,16 +187,6 @@ def test_every_chapter_lab_and_notebook_has_its_place_on_the_path() -> None:
     assert {path.name for path in CHAPTERS} | labs | books | deeper <= targets
 
 
-def test_every_topic_of_the_map_has_a_chapter_and_a_lab() -> None:
-    table = (COURSE / "README.md").read_text().partition("## Where each topic has its home")[2]
-    table = table.partition("\n## ")[0]
-    rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) >= 20
-    for topic, chapter, lab, _ in rows:
-        assert ".md)" in chapter, topic
-        assert "README.md)" in lab, topic
-
-
 def test_there_are_forty_exercises_with_folded_answers_and_forty_questions() -> None:
     exercises = (COURSE / "EXERCISES.md").read_text()
     assert re.findall(r"^\*\*(\d+)\.\*\*", exercises, re.MULTILINE) == [
@@ -200,30 +198,11 @@ def test_there_are_forty_exercises_with_folded_answers_and_forty_questions() -> 
     assert numbers == [str(n) for n in range(1, 41)]
 
 
-VERDICTS = {
-    *("right", "wrong", "depends", "outdated"),
-    *("no source", "not yet measured", "judgement"),
-}
-
-
-def test_the_claims_are_counted_as_the_table_has_them_and_name_evidence_that_exists() -> None:
+def test_there_are_twenty_claims_and_each_names_the_chapter_that_answers_it() -> None:
     text = (COURSE / "CLAIMS.md").read_text()
-    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
-    rows = [row for row in rows if row[0] != "claim"]
-    counted = Counter(verdict for _, verdict, _ in rows)
-    (shown,) = [fence.body for fence in fences(text)]
-    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
-    assert {verdict: int(count) for count, verdict in lines} == counted
-    assert set(counted) <= VERDICTS
-    assert len({claim for claim, _, _ in rows}) == len(rows), "a claim appears twice"
-    files = [path for top in ("tests", "labs") for path in (ROOT / top).rglob("test_*.py")]
-    tests = "".join(path.read_text() for path in files)
-    for claim, verdict, why in rows:
-        assert not why.lower().startswith(verdict), f"{claim}: say why, not the verdict again"
-        for name in re.findall(r"`(test_\w+)`", why):
-            assert f"def {name}(" in tests, f"{claim}: no test is called {name}"
-        for path in re.findall(r"`((?:mini_engine|tests)/[\w./]+)`", why):
-            assert (ROOT / path).exists(), f"{claim}: there is no {path}"
+    found = re.findall(r'^\*\*(\d+)\. ".+?"\*\*(.+?)(?=^\*\*|\Z)', text, re.MULTILINE | re.DOTALL)
+    assert [int(number) for number, _ in found] == list(range(1, 21))
+    assert all(re.search(r"\[Chapter \d+\]\(\d\d-", answer) for _, answer in found)
 
 
 def test_the_hours_of_the_path_are_those_of_reading_and_of_the_labs() -> None:

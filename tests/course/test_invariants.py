@@ -1,5 +1,5 @@
-"""Every invariant of `course/INVARIANTS.md` is held by the test that it names: plant the fault that
-the page names, and that test fails. A fault is a few lines of an engineer who meant well."""
+"""Every invariant of `course/INVARIANTS.md` is held by a test of the engine: plant the fault that
+the page tells of, and that test fails. A fault is a few lines of an engineer who meant well."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tests.support.engine_helpers import sim_engine
 PAGE = (ROOT / "course/INVARIANTS.md").read_text()
 SENTENCES = PAGE.partition("\n## The sentences")[2].partition("\n## ")[0]
 NUMBERED = re.findall(r"^\*\*(\d+)\. (.+?)\*\*(.*?)(?=^\*\*|\Z)", SENTENCES, re.M | re.S)
-HELD = re.compile(r"^- Fault: `(\w+)`.*?^- Test: `(tests/[\w/]+)\.py::(test_\w+)`$", re.M | re.S)
 
 Planting = Callable[[pytest.MonkeyPatch], object]
 FAULTS: dict[str, Planting] = {}
@@ -153,23 +152,55 @@ def the_largest_graph_for_what_fits_none(patch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- the page and the tests
 
 
-def held() -> list[tuple[str, str, str]]:
-    """(module, test, fault), in the page's order."""
-    return [(file.replace("/", "."), test, name) for name, file, test in HELD.findall(SENTENCES)]
+RIGHT_WAY = "test_the_right_way_gives_every_request_its_own_tokens"
+HELD = {  # fault -> the test that sees it; in the page's order
+    "the_forward_in_place_of_the_replay": (
+        "tests.sim.test_capture",
+        "test_a_replay_is_one_cpu_call_and_its_nodes_run_back_to_back",
+    ),
+    "the_batch_as_key": (
+        "tests.sim.test_graphs",
+        "test_a_batch_is_padded_up_to_its_rung_and_sliced_back",
+    ),
+    "an_input_rebound": ("tests.sim.test_faults", RIGHT_WAY),
+    "the_tail_kept": ("tests.sim.test_graphs", "test_padding_rows_are_zeros_not_the_last_batch"),
+    "a_position_that_is_a_number": ("tests.sim.test_faults", RIGHT_WAY),
+    "a_weight_that_moved": ("tests.sim.test_faults", RIGHT_WAY),
+    "smallest_first": (
+        "tests.sim.test_graphs",
+        "test_captured_largest_first_the_small_rungs_cost_nothing",
+    ),
+    "an_output_read_late": ("tests.sim.test_faults", RIGHT_WAY),
+    "attention_captured_too": (
+        "tests.sim.test_runner",
+        "test_each_step_runs_in_the_mode_it_was_dispatched_to",
+    ),
+    "a_block_table_of_the_capture": ("tests.sim.test_faults", RIGHT_WAY),
+    "a_graph_of_what_nobody_fused": (
+        "tests.step.test_run",
+        "test_fusing_shortens_the_step_however_it_is_launched",
+    ),
+    "the_largest_graph_for_what_fits_none": (
+        "tests.sim.test_faults",
+        "test_a_ladder_with_a_gap_drops_batches_out_of_the_graphs",
+    ),
+}
 
 
-def test_there_are_six_to_ten_sentences_each_with_a_test_and_a_fault() -> None:
+def test_there_are_six_to_ten_sentences_each_with_a_fault_and_a_test() -> None:
     assert [int(number) for number, _, _ in NUMBERED] == list(range(1, len(NUMBERED) + 1))
     assert 6 <= len(NUMBERED) <= 10
     for number, sentence, rest in NUMBERED:
-        assert HELD.search(rest), f"{number}. {sentence}: no test and fault"
-    assert [name for _, _, name in held()] == list(FAULTS)
+        assert "*Break it* with" in rest, f"{number}. {sentence}: no fault"
+    told = re.findall(r"^\*Break it\* with ([\w ]+):", SENTENCES, re.M)
+    assert [name.replace(" ", "_") for name in told] == list(FAULTS) == list(HELD)
 
 
-@pytest.mark.parametrize(("module", "test", "name"), held())
+@pytest.mark.parametrize("name", HELD)
 def test_a_planted_fault_is_seen_by_the_test_that_holds_the_invariant(
-    module: str, test: str, name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module, test = HELD[name]
     claim = _claim(importlib.import_module(module), test)
     claim()
     FAULTS[name](monkeypatch)
@@ -180,7 +211,7 @@ def test_a_planted_fault_is_seen_by_the_test_that_holds_the_invariant(
 def test_one_sees_of_each_wrong_token_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     right = test_faults.EXPECTED
     seen = {}
-    for _, test, name in held():
+    for name, (_, test) in HELD.items():
         if test == RIGHT_WAY:
             with monkeypatch.context() as patch:
                 FAULTS[name](patch)
@@ -211,8 +242,6 @@ def test_attention_in_the_pieces_gives_the_simulators_right_tokens(
     FAULTS["attention_captured_too"](monkeypatch)
     assert test_faults.served(sim_engine("PIECEWISE", (1, 2, 4, 32))) == test_faults.EXPECTED
 
-
-RIGHT_WAY = "test_the_right_way_gives_every_request_its_own_tokens"
 
 # A fault that raises by itself; the others give wrong tokens, counts or bytes.
 SEEN_AS: dict[str, type[Exception]] = {

@@ -79,7 +79,7 @@ def test_no_page_loads_anything_from_a_network(site: Path) -> None:
 
 
 def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
-    text = (site / "course/02-bytes-and-bandwidth.html").read_text()
+    text = (site / "course/03-the-decode-step.html").read_text()
     assert "<mfrac>" in text
     assert "$$" not in text
 
@@ -126,7 +126,7 @@ def test_the_script_computes_what_the_launch_model_says_without_a_browser(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 @pytest.mark.parametrize(
-    "name", ["index", "timeline", "course/01-why-the-gpu-waits", "course/CHEATSHEET", "search"]
+    "name", ["index", "timeline", "course/04-two-clocks", "course/CHEATSHEET", "search"]
 )
 def test_a_page_fits_its_screen_and_complains_of_nothing(
     site: Path, browser: Any, name: str, viewport: dict[str, int], scheme: str

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from course.draw.ch09_swap import cost
+from course.draw.ch10_swap import cost
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine

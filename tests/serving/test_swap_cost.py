@@ -1,4 +1,4 @@
-"""What swapping costs against computing again, and that chapter 9 says it as it is."""
+"""What swapping costs against computing again, and that chapter 10 says it as it is."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from course.draw.ch09_swap import again_pays, cost
+from course.draw.ch10_swap import again_pays, cost
 from mini_engine.step.capacity import kv_bytes_per_token
 from mini_engine.step.kernels import StepShape
 
-CHAPTER = Path(__file__).parents[2] / "course" / "09-continuous-batching.md"
+CHAPTER = Path(__file__).parents[2] / "course" / "10-continuous-batching.md"
 SMALL = cost("qwen3-0.6b", "PCIe 5.0")
 
 

@@ -1,0 +1,110 @@
+"""The second figure of chapter 8: tokens a second without pages, and what the reads are for.
+
+Left: throughput against batch for the requests of the shipped trace, by a static cache with and
+without graphs, and by the paged engine on the same cost model. Right: what columns are read for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from labs.lab20_static_cache.static_batches import static_batches_us
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import SchedulerLimits
+from mini_engine.model.config import named_shape
+from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.serving.replay import replay
+from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
+from mini_engine.step.cards import load_spec
+from mini_engine.step.masked_rows import masked_columns
+from mini_engine.step.step_model import StepModel
+
+T_MAX, BUDGET, BLOCK = 4096, 8192, 16
+BATCHES = (1, 4, 16, 64, 256)
+PAGED, GRAPHS, EAGER = "pages, graphs", "static cache, graphs", "static cache, eager"
+COLOURS = {PAGED: BLUE, GRAPHS: ORANGE, EAGER: VERMILION}
+PARTS = {"for a text": GREEN, "behind a text": ORANGE, "in rows that have ended": GREY}
+
+
+@cache
+def requests() -> tuple[TraceRequest, ...]:
+    """Those of the shipped trace that fit into a row, all waiting at the start."""
+    every = read_trace(SHIPPED_TRACE)
+    fits = [r for r in every if r.prompt_tokens + r.output_tokens <= T_MAX]
+    return tuple(TraceRequest(0.0, r.prompt_tokens, r.output_tokens) for r in fits)
+
+
+def tokens_per_s(batch: int) -> dict[str, float]:
+    """Of one batch size, by each way."""
+    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+    lengths = [(r.prompt_tokens, r.output_tokens) for r in requests()]
+    written = sum(new for _, new in lengths)
+    limits = SchedulerLimits(batch, BUDGET, 1 + batch * T_MAX // BLOCK, BLOCK, T_MAX)
+    dispatcher = GraphDispatcher("FULL", default_capture_sizes(batch, BUDGET), batch)
+    found = {PAGED: replay(requests(), costs, limits, dispatcher).tokens_per_s}
+    for name, mode in ((GRAPHS, "full"), (EAGER, "eager")):
+        took_us = static_batches_us(lengths, costs, mode, batch=batch, t_max=T_MAX)  # type: ignore[arg-type]
+        found[name] = written / took_us * 1e6
+    return found
+
+
+def shares(batch: int) -> list[float]:
+    """Of the columns that are read, those for each of PARTS, in percent."""
+    lengths = [(r.prompt_tokens, r.output_tokens) for r in requests()]
+    read = masked_columns(lengths, batch, T_MAX)
+    return [100 * part / read.total for part in (read.needed, read.beyond, read.ended)]
+
+
+def static_cache(path: Path) -> None:
+    """Both panels."""
+    speeds = {batch: tokens_per_s(batch) for batch in BATCHES}
+    gain = speeds[1][GRAPHS] / speeds[1][EAGER]
+    lost = speeds[64][PAGED] / speeds[64][GRAPHS]
+    with canvas(
+        path,
+        (13, 6),
+        title=f"At batch 1 a graph makes a static cache {gain:.0f} times faster; at batch 64 an "
+        f"engine with pages is {lost:.0f} times faster than its graphs",
+        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, each with vLLM's kernels and launches, the "
+        f"{len(requests())} requests of {SHIPPED_TRACE.name} that fit {T_MAX:,} columns, all there "
+        "at the start; captures are not counted. Static: batches that wait for their longest "
+        "answer, every step over all columns. Pages: continuous batching, up to "
+        f"{BUDGET:,} tokens a step.",
+    ) as figure:
+        left, right = figure.subplots(1, 2)
+        _throughput(left, speeds)
+        _reads(right)
+
+
+def _throughput(axes: Axes, speeds: dict[int, dict[str, float]]) -> None:
+    for name, colour in COLOURS.items():
+        axes.plot(BATCHES, [speeds[b][name] for b in BATCHES], color=colour, marker="o", label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+    axes.set_xlabel("batch (most requests at once)")
+    axes.set_ylabel("tokens a second")
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _reads(axes: Axes) -> None:
+    below, places = [0.0] * len(BATCHES), range(len(BATCHES))
+    parts = [shares(batch) for batch in BATCHES]
+    for number, (name, colour) in enumerate(PARTS.items()):
+        part = [each[number] for each in parts]
+        axes.bar(places, part, bottom=below, color=colour, label=name, width=0.8)
+        below = [low + more for low, more in zip(below, part, strict=True)]
+    for place, (needed, _, _) in zip(places, parts, strict=True):
+        axes.text(place, 1.2, f"{needed:.0f}", ha="center", color=BLACK, fontsize=10)
+    axes.set_xticks(list(places), [str(batch) for batch in BATCHES])
+    axes.set_xlabel("batch of the static cache")
+    axes.set_ylabel("percent of the columns read")
+    axes.set_ylim(0, 118)
+    axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
+
+
+FIGURES = {"07-static.png": static_cache}

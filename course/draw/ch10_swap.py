@@ -1,0 +1,94 @@
+"""The second figure of chapter 10: from which context on swapping beats computing again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.model.config import named_shape
+from mini_engine.plots.canvas import BLACK, BLUE, GREEN, ORANGE, PALE, PREDICTED, canvas
+from mini_engine.serving.swap_cost import SwapCost
+from mini_engine.step.cards import load_spec
+from mini_engine.step.step_model import StepModel
+
+CARD, BUDGET, BLOCK, SEQS = "h200", 8192, 16, 256
+LINKS = {"PCIe 4.0": "rtx4090", "PCIe 5.0": "h200", "NVLink-C2C": "gh200"}  # whose figure it is
+COLOURS = dict(zip(LINKS, (ORANGE, BLUE, GREEN), strict=True))
+MODELS = {"qwen3-0.6b": "Qwen3-0.6B", "qwen3-8b": "Qwen3-8B"}
+TOKENS = [64 * 2 ** (i / 8) for i in range(74)]  # 64 to about 36,000
+
+
+def cost(model: str, link: str) -> SwapCost:
+    """One model on the card, behind the link of another."""
+    spec = replace(load_spec(CARD), link_gb_s=load_spec(LINKS[link]).link_gb_s)
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", default_capture_sizes(SEQS, BUDGET), SEQS)
+    return SwapCost(StepModel(named_shape(model), spec), dispatcher, BUDGET, BLOCK)
+
+
+@cache
+def again_pays(model: str, link: str) -> tuple[int, ...]:
+    """Tokens, in whole blocks, at which the cheaper way changes: from, to, from, ...
+
+    Looked for between the points that are drawn, and then to the block.
+    """
+    saves, blocks = cost(model, link).saves_us, [round(n / BLOCK) for n in TOKENS]
+    found = []
+    for low, high in pairwise(blocks):
+        swaps = saves(low * BLOCK) > 0
+        if swaps == (saves(high * BLOCK) > 0):
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if (saves(middle * BLOCK) > 0) == swaps else (low, middle)
+        found.append(high * BLOCK)
+    return tuple(found)
+
+
+def crossover(path: Path) -> None:
+    """Both costs by the tokens in the cache: a panel a model, a line a link."""
+    first, last = again_pays("qwen3-0.6b", "PCIe 5.0")
+    with canvas(
+        path,
+        (13, 6.4),
+        title=f"Over PCIe 5.0, computing again is cheaper from {first:,} to {last:,} tokens of "
+        "the small model, and hardly ever for the large one",
+        caption=f"{PREDICTED}: a request preempted on an H200, vLLM on the usual server, steps of "
+        f"up to {BUDGET:,} tokens. Swapping: blocks of {BLOCK}, out and in, at the rates that the "
+        "spec files quote for each link, nothing overlapped. Computing again: what the prompt's "
+        "steps take beyond the decode steps in their place. Grey: where that is less than PCIe 5.0 "
+        "takes.",
+    ) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, (model, words) in zip((left, right), MODELS.items(), strict=True):
+            _panel(axes, model)
+            axes.set_title(words, pad=6)
+        left.set_ylabel("ms")
+        left.legend(loc="upper left")
+
+
+def _panel(axes: Axes, model: str) -> None:
+    edges = again_pays(model, "PCIe 5.0")
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        axes.axvspan(begin, end, color=PALE, alpha=0.6, linewidth=0)
+    again = cost(model, "PCIe 5.0")
+    ms = [again.recompute_us(round(n)) / 1e3 for n in TOKENS]
+    axes.plot(TOKENS, ms, color=BLACK, label="compute again")
+    for link, colour in COLOURS.items():
+        ms = [cost(model, link).swap_us(round(n)) / 1e3 for n in TOKENS]
+        axes.plot(TOKENS, ms, "--", color=colour, label=f"swap over {link}")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks([64, 512, 4096, 32768], ["64", "512", "4,096", "32,768"])
+    axes.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
+    axes.set_xlim(TOKENS[0], TOKENS[-1])
+    axes.set_ylim(0.03, 20_000)
+    axes.set_xlabel("tokens in the cache of the preempted request")
+
+
+FIGURES = {"10-swap-or-again.png": crossover}

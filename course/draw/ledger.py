@@ -1,0 +1,156 @@
+"""The ledger: one decode step as a bar, shorter from chapter to chapter, and what it is made of.
+
+    print(ledger(5))        # the bars that a reader of chapter 5 knows, in characters
+    rows_of(5)              # the same as `Bar`s
+    python -m course.draw ledger
+
+The step is Qwen3-0.6B's on an H200 in a usual server: batch 1, 512 tokens of context. Its parts add
+up to the time of one token. A bar appears with the chapter that earns it, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
+from mini_engine.step.storage import stored_as
+
+COURSE = Path(__file__).parent.parent
+CONFIG, DECODE = named_shape("qwen3-0.6b"), StepShape.decode(1, 512)
+PARTS = ("engine", "launches", "starts", "bytes")
+COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
+TOLD = {
+    "engine": "around the step",
+    "launches": "GPU waits for Python",
+    "starts": "starting kernels",
+    "bytes": "moving bytes",
+}
+TAKEN_APART = 4  # the chapter from which on a bar shows its parts
+FLOOR = 3  # the chapter that finds the floor
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One way to run the step. `parts_us` add up to the time of one token."""
+
+    label: str
+    chapter: int  # that earns it
+    parts_us: dict[str, float]
+
+    @property
+    def ms(self) -> float:
+        return sum(self.parts_us.values()) / 1e3
+
+    @property
+    def told(self) -> str:
+        return f"{self.ms:.2g} ms"
+
+
+def parts_us(
+    spec: DeviceSpec, mode: Mode, steps: int = 1, config: ModelConfig = CONFIG, quant: str = "bf16"
+) -> dict[str, float]:
+    """`steps` steps of an engine in one launch, taken apart: µs per token."""
+    ops = step_ops(config, DECODE, spec.ops, stored_as(config, quant)) * steps
+    engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
+    bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
+    starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (
+        mode == "full"
+    )
+    waits_us = step_time(ops, spec, mode).itl_us - engine_us - bytes_us - starts_us
+    every = (engine_us, waits_us, starts_us, bytes_us)
+    return {part: us / steps for part, us in zip(PARTS, every, strict=True)}
+
+
+@cache
+def floor_us() -> float:
+    """The bytes of the step, at the speed of a copy."""
+    spec = load_spec("h200", engine="launch-bound")
+    moved = sum(op.bytes for op in step_ops(CONFIG, DECODE, spec.ops))
+    return moved / spec.copy_bandwidth_gb_s / 1e3
+
+
+@cache
+def bars() -> tuple[Bar, ...]:
+    """Every bar of the book, the longest first."""
+    names = ("transformers", "vllm", "launch-bound")
+    transformers, vllm, ours = (load_spec("h200", engine=name) for name in names)
+    early = with_pdl(ours)
+    return (
+        Bar("transformers", 0, parts_us(transformers, "eager")),
+        Bar("an engine, eager", 4, parts_us(vllm, "eager")),
+        Bar("… in pieces", 9, parts_us(vllm, "piecewise")),
+        Bar("… in one graph", 5, parts_us(vllm, "full")),
+        Bar("five kernels a layer", 15, parts_us(ours, "full")),
+        Bar("… with early starts", 15, parts_us(early, "full")),
+        Bar("… 8 tokens a replay", 15, parts_us(early, "full", steps=8)),
+    )
+
+
+def rows_of(chapter: int) -> list[Bar]:
+    """The bars that a reader of this chapter knows."""
+    return [bar for bar in bars() if bar.chapter <= chapter]
+
+
+def ledger(chapter: int, columns: int = 40) -> str:
+    """The bars in characters, `columns` for the longest; below them the floor, once it is known."""
+    known = rows_of(chapter)
+    lines = [(bar.label, bar.told, bar.ms) for bar in known]
+    if chapter >= FLOOR:
+        lines.append(("the floor", f"{floor_us() / 1e3:.2g} ms", floor_us() / 1e3))
+    longest = max(ms for _, _, ms in lines)
+    return "\n".join(
+        f"{label:20} {told:>8} {'█' * max(1, round(columns * ms / longest))}"
+        for label, told, ms in lines
+    )
+
+
+def draw(chapter: int, path: Path) -> None:
+    """The same as a picture: new bars have a bold name."""
+    known = rows_of(chapter)
+    apart = chapter >= TAKEN_APART
+    newest = [bar for bar in known if bar.chapter == chapter] or known[-1:]
+    first, last = known[0], min(known, key=lambda bar: bar.ms)
+    title = "One token of Qwen3-0.6B: " + (
+        f"from {first.told} to {last.told}" if len(known) > 1 else first.told
+    )
+    caption = "Predicted: an H200 in a usual server, one request, 512 tokens of context."
+    with canvas(path, (8, 2.6 + 0.55 * len(known)), title=title, caption=caption) as figure:
+        axes: Axes = figure.subplots()
+        for row, bar in enumerate(known):
+            left = 0.0
+            for part in reversed(PARTS):  # bytes first, where the floor's line is
+                wide = bar.parts_us[part] / 1e3
+                axes.barh(row, wide, left=left, color=COLOURS[part] if apart else ORANGE)
+                left += wide
+            axes.text(left, row, f"  {bar.told}", va="center", weight="bold")
+        if chapter >= FLOOR:
+            axes.axvline(floor_us() / 1e3, color="black", linewidth=1.5)
+        axes.set_yticks(range(len(known)), [bar.label for bar in known])
+        for label, bar in zip(axes.get_yticklabels(), known, strict=True):
+            label.set_weight("bold" if bar in newest else "normal")
+        axes.invert_yaxis()
+        axes.set_xlim(0, first.ms * 1.2)
+        axes.set_xlabel("time of one token (ms)" + ("; line: the floor" * (chapter >= FLOOR)))
+        axes.grid(visible=False, axis="y")
+        if apart:
+            axes.legend(
+                handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in reversed(PARTS)],
+                loc="lower right", fontsize=13,
+            )  # fmt: skip
+
+
+FIGURES: dict[str, Callable[[Path], None]] = {  # of the chapters that show theirs
+    name: partial(draw, int(page.name[:2]))
+    for page in sorted(COURSE.glob("[0-9][0-9]-*.md"))
+    if (name := f"{page.name[:2]}-ledger.png") in page.read_text()
+}
