@@ -95,6 +95,7 @@ class EngineWords:
     host: str  # what it usually runs on
     ops: str  # how it cuts a step into kernels: a style of `kernels`
     classes: dict[str, Launched] = field(default_factory=dict)  # of published points
+    pdl: bool = False  # were these points measured with PDL, which the figures are without
     missed: dict[str, Figure] = field(default_factory=dict)  # of a mode: half an interval, as a log
 
 
