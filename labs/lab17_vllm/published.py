@@ -72,7 +72,7 @@ def reconciled(spec: DeviceSpec) -> Reconciled:
     """The published request beside our model of its steps on `spec`."""
     run: Any = read_object(FILE)["requests"]
     context = run["prompt_tokens"] + run["new_tokens"] // 2
-    ops = step_ops(gpt2_like(), StepShape.decode(run["batch"], context), "fused9")
+    ops = step_ops(gpt2_like(), StepShape.decode(run["batch"], context), "vllm")
     eager, graph = (
         step_time(ops, spec, mode, num_reqs=run["batch"]).itl_us / 1e3 for mode in ("eager", "full")
     )

@@ -5,8 +5,8 @@
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The simulated device runs nine kernels a layer,
-whatever the engine; "HF eager" runs the ops of transformers, issued at the speed of its Python. The
+https://ui.perfetto.dev and chrome://tracing open. Each engine launches the kernels that were
+counted in it; "HF eager" runs the ops of transformers, issued at the speed of its Python. The
 second also runs the real engine under PyTorch's profiler, and writes two processes for each mode
 with the same two tracks: "measured FULL", and above it "predicted FULL", the same ops on the
 simulated device. Look for the launches on track CPU (one for each kernel, or one for a graph), for
