@@ -41,16 +41,16 @@ from mini_engine.step.storage import stored_as
 
 
 class Itl(NamedTuple):
-    """A predicted inter-token latency in ms, and the interval that held 80% of what others have
-    measured."""
+    """A predicted inter-token latency in ms, and its 80% interval, where one is known."""
 
     ms: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     mode: str  # how the batch is launched
 
     def __str__(self) -> str:
-        return f"{self.ms:.2f} ms ({self.low:.2f} to {self.high:.2f}), {self.mode}"
+        known = "" if self.low is None else f" ({self.low:.2g} to {self.high:.2g})"
+        return f"{self.ms:.2g} ms{known}, {self.mode}"
 
 
 class Server:
@@ -89,9 +89,9 @@ class Server:
         keys = batch * context
         launched, shape = padded_step(descriptor, batch, keys, keys)
         us, name = self.costs.itl_us(launched, shape), str(descriptor.mode)
-        low, high = self.spec.interval(us, name)
         floor = step_floor_us(self.config, self.spec, batch, context, self.stored)
-        return Itl(us / 1e3, max(low, floor) / 1e3, high / 1e3, name)
+        low, high = self.spec.interval(us / 1e3, name, batch, floor / 1e3) or (None, None)
+        return Itl(us / 1e3, low, high, name)
 
     def explain(
         self,

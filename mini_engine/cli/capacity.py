@@ -36,6 +36,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.capacity import CapacityReport, capacity, check_context
 from mini_engine.step.cards import load_spec
+from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.run import step_time
@@ -91,7 +92,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if spec and report.fits:  # one full graph
         ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
         itl_us = step_time(ops, spec, "full", args.batch).itl_us
-        predicted = options.interval(spec, itl_us, "FULL")
+        floor_us = step_floor_us(config, spec, args.batch, args.context, stored)
+        predicted = options.interval(spec, itl_us, "FULL", args.batch, floor_us)
     return {
         "gpu": spec.name if spec else f"a card of {args.vram_gb:g} GB",
         "host": spec.host if spec else None,

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
     # where the crossover would be if issuing a kernel took as much less and more as eager steps
     # were missed by
-    hosts = (replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE"))
+    ends = spec.interval(spec.cpu_op_us, "NONE") or ()
+    hosts = (replace(spec, cpu_op_us=us) for us in ends)
     return {
         "shape": shape.name,
         **options.told(spec),
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts
         ],
         "batch_1": {
-            mode: options.interval(spec, getattr(first, name).itl_us, mode, first.floor_us)
+            mode: options.interval(spec, getattr(first, name).itl_us, mode, 1, first.floor_us)
             for mode, name in MODES.items()
         },
         "finding": curve.finding(),
@@ -104,9 +105,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         (
             f"{p.batch:,}",
             "eager" if p.rung is None else f"{p.rung:,}",
-            *(f"{getattr(p, name).itl_us / 1e3:.3f}" for name in MODES.values()),
+            *(options.two_digits(getattr(p, name).itl_us / 1e3) for name in MODES.values()),
             f"× {p.speedup:.2f}",
-            f"{p.floor_us / 1e3:.3f}",
+            options.two_digits(p.floor_us / 1e3),
             f"{p.eager.utilisation:.0%}",
             f"{p.full.utilisation:.0%}",
         )

@@ -95,13 +95,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "modes": [generation.mode for generation in written],
         "shape": shape.name,
         **options.told(spec),
-        "predictions": [_row(mode, every[mode], specs[mode], steps["NONE"]) for mode in every],
+        "predictions": [
+            _row(mode, every[mode], specs[mode], steps["NONE"], args.batch) for mode in every
+        ],
         "measured": nearest_pair(shape, spec, args.batch),
     }
 
 
 def _row(
-    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction
+    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction, batch: int
 ) -> dict[str, Any]:
     """A predicted step, and what capturing its graphs costs, where the device captured some."""
     work = step if isinstance(step, StepTime) else step.work
@@ -114,7 +116,7 @@ def _row(
         "cpu_us": work.cpu_us,
         "gpu_us": step.utilisation * step.itl_us,
         "gpu_utilisation": step.utilisation,
-        **options.interval(spec, step.itl_us, group),
+        **options.interval(spec, step.itl_us, group, batch),
     }
     if isinstance(step, Prediction) and step.capture.graphs:
         after = step.break_even(eager)
@@ -214,8 +216,10 @@ def _cells(label: str, row: Mapping[str, Any]) -> Sequence[str]:
         row["launched"].replace("piecewise", "pieces"),
         f"{row['kernels']:,}",
         f"{row['launches']:,}",
-        *(f"{row[name] / 1e3:.1f}" for name in ("cpu_us", "gpu_us", "itl_us")),
-        f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
+        *(options.two_digits(row[name] / 1e3) for name in ("cpu_us", "gpu_us", "itl_us")),
+        "–"
+        if row["low_us"] is None
+        else options.ends(row["low_us"] / 1e3, row["high_us"] / 1e3, "–"),
         f"{row['gpu_utilisation']:.0%}",
         f"{row['capture_us'] / 1e6:.1f}" if "capture_us" in row else "–",
         f"{after:,}" if after else "–",

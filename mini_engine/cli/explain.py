@@ -75,15 +75,16 @@ def show(result: dict[str, Any], console: Console) -> None:
     itl, mode, measured = result["itl_us"], result["mode"], result["measured"]
     console.print(
         f"[bold]{result['shape']}[/bold] on {options.on(result)}, batch {result['batch']:,}, "
-        f"context {result['context']:,}: {itl / 1e3:,.1f} ms in mode {mode}, "
-        + ("measured" if measured else "predicted")
+        f"context {result['context']:,}: "
+        + (f"{itl / 1e3:g} ms" if measured else f"{options.two_digits(itl / 1e3)} ms")
+        + f" in mode {mode}, {'measured' if measured else 'predicted'}"
     )
     parts = (
         ("bytes, as fast as the card reads", result["floor_us"]),
         ("beginnings and ends of kernels", result["kernels_us"]),
         ("the GPU waits for the CPU", result["cpu_us"]),
     )
-    rows = [(words, f"{us / 1e3:,.2f}", f"{us / itl:.0%}") for words, us in parts]
+    rows = [(words, options.two_digits(us / 1e3), f"{us / itl:.0%}") for words, us in parts]
     console.print(table(("<where it goes", "ms", "share"), rows))
     for name, way in result["ways"].items():
         console.print(f"{name:9} is predicted to take {options.ms(vars(way))}")

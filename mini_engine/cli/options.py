@@ -191,13 +191,27 @@ def on(result: Mapping[str, Any]) -> str:
     return f"one {result['spec']}, host {result['host']}, engine {result['engine']}"
 
 
-def interval(spec: DeviceSpec, itl_us: float, mode: str, floor_us: float = 0.0) -> dict[str, float]:
-    """A predicted ITL with its 80% interval, for JSON. No step takes less than its floor."""
-    low, high = spec.interval(itl_us, mode)
-    return {"itl_us": itl_us, "low_us": max(low, floor_us), "high_us": high}
+def interval(
+    spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0.0
+) -> dict[str, float | None]:
+    """A predicted ITL with its 80% interval, for JSON; null for ends that are not known."""
+    low, high = spec.interval(itl_us, mode, batch, floor_us) or (None, None)
+    return {"itl_us": itl_us, "low_us": low, "high_us": high}
 
 
-def ms(one: Mapping[str, float]) -> str:
-    """The same for people: "1.45 ms (1.06 to 1.97)"."""
-    itl, low, high = (one[name] / 1e3 for name in ("itl_us", "low_us", "high_us"))
-    return f"{itl:,.2f} ms ({low:,.2f} to {high:,.2f})"
+def ms(one: Mapping[str, Any]) -> str:
+    """The same for people: "1.5 ms (1.3 to 1.9)"."""
+    low, high = one["low_us"], one["high_us"]
+    known = "no interval: too few measured it" if low is None else ends(low / 1e3, high / 1e3)
+    return f"{two_digits(one['itl_us'] / 1e3)} ms ({known})"
+
+
+def ends(low: float, high: float | None, to: str = " to ") -> str:
+    """An interval, as sure as it is."""
+    return f"{two_digits(low)}{to}{two_digits(high or low)}"
+
+
+def two_digits(value: float) -> str:
+    """As many digits as a prediction is good for: 0.98, 1.5, 17, 230."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"

@@ -125,8 +125,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     by_rows, by_mode = Counter[int](), report.steps_by_mode
     for ran, (steps, _) in report.ran.items():
         by_rows[ran.rows] += steps
-    # as sure as steps of the mode that most steps ran in
+    # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded
     p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)
+    decodes = [(ran.rows, steps) for ran, (steps, _) in report.ran.items() if ran.uniform] or [
+        (1, 1)
+    ]
+    batch = round(sum(rows * n for rows, n in decodes) / sum(n for _, n in decodes))
     wall_s = time.perf_counter() - began
     return {
         "shape": shape.name,
@@ -140,7 +144,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "failed_in_trace": trace.failed,
         "arrival_times": trace.timed,
         **report.to_dict(),
-        "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode),
+        "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode, batch),
         "steps_by_rows": dict(sorted(by_rows.items())),  # what `ladder --histogram` takes
         "graphs": server.graph_costs,
         "optimal_ladder": saving,
@@ -157,7 +161,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
 
     def ms(*keys: str) -> str:
-        return " / ".join("–" if r[key] is None else f"{r[key] / 1e3:,.2f} ms" for key in keys)
+        return " / ".join(
+            "–" if r[key] is None else f"{options.two_digits(r[key] / 1e3)} ms" for key in keys
+        )
 
     again = r["recomputed_tokens"] - r["recompute_tokens_saved"]
     modes = ", ".join(f"{mode} {n / steps:.1%}" for mode, n in r["steps_by_mode"].items() if n)

@@ -284,7 +284,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         (12.0, 9.0),
         title=f"{inside:.0%} of {len(rows)} measured decode steps are predicted within 10%",
         caption=f"Measured by others, {sources} sources; predicted from card, host and engine. "
-        "Bars: what 80% of the points of sources left out of the fit were missed by. "
+        "Bars: 80% intervals, by mode and batch, from sources left out of the fit. "
         "Grey: within 10%.",
     ) as figure:
         axes = figure.subplots()
@@ -295,8 +295,8 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         for shape, cls in zip(SHAPES, classes, strict=False):
             of = [row for row in rows if row.point.cls == cls]
             x, y = [r.point.itl_ms for r in of], [r.predicted_ms for r in of]
-            below = [row.predicted_ms - row.low_ms for row in of]
-            bars = [below, [row.high_ms - row.predicted_ms for row in of]]
+            below = [max(0, row.predicted_ms - (row.low_ms or row.predicted_ms)) for row in of]
+            bars = [below, [max(0, (row.high_ms or 0) - row.predicted_ms) for row in of]]
             colour = RUN_TIME_COLOURS[of[0].launched]
             axes.errorbar(x, y, yerr=bars, fmt="none", ecolor=colour, alpha=0.25, lw=1.5)
             axes.scatter(

@@ -29,10 +29,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
-from mini_engine.files import did_you_mean, read_object, typed
+from mini_engine.files import did_you_mean, read_json, read_object, typed
 
 Kind = Literal["datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted"]
 Launched = Literal["NONE", "PIECEWISE", "FULL"]
@@ -96,7 +97,6 @@ class EngineWords:
     ops: str  # how it cuts a step into kernels: a style of `kernels`
     classes: dict[str, Launched] = field(default_factory=dict)  # of published points
     pdl: bool = False  # were these points measured with PDL, which the figures are without
-    missed: dict[str, Figure] = field(default_factory=dict)  # of a mode: half an interval, as a log
 
 
 WORDS: dict[str, Any] = {"card": CardWords, "host": HostWords, "engine": EngineWords}
@@ -193,18 +193,21 @@ class DeviceSpec:
     instantiate_node_us: float  # CPU: make one recorded node ready to launch
     graph_node_bytes: int  # driver memory that one node holds
     reserved_bytes: int  # taken before the first tensor: CUDA context, libraries
-    missed: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     sheets: Mapping[str, Sheet] = field(default_factory=dict, compare=False, repr=False)
 
-    def interval(self, itl: float, mode: str) -> tuple[float, float]:
-        """An interval around a predicted ITL, for a step launched in this mode: NONE, PIECEWISE or
-        FULL.
+    def interval(
+        self, itl: float, mode: str, batch: int = 1, floor: float = 0.0
+    ) -> tuple[float, float] | None:
+        """The 80% interval of a predicted ITL, for a step of `batch` requests that is launched as
+        NONE, PIECEWISE or FULL says. Its lower end is not below `floor`.
 
-        As wide as the one that held 80% of the measured steps when their source was left out of the
-        fit. A factor of two to either side where no such width is known.
+        It is not centred: where steps are usually slower than predicted, it lies higher. None where
+        too few have measured such steps.
         """
-        factor = math.exp(self.missed.get(mode, math.log(2)))
-        return itl / factor, itl * factor
+        for one in intervals():
+            if one.mode == mode and one.least <= batch <= one.most and one.low and one.high:
+                return max(itl * one.low, floor), itl * one.high
+        return None
 
     def source(self, figure: str) -> str:
         """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
@@ -270,5 +273,34 @@ def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
         for name, factors in FACTORS.items()
     }
     texts = (card.name, host.name, engine.name, engine.words["ops"])
-    missed = {mode: one.value for mode, one in engine.words["missed"].items()}
-    return DeviceSpec(*texts, **values, missed=missed, sheets=sheets)
+    return DeviceSpec(*texts, **values, sheets=sheets)
+
+
+# ---------------------------------------------------------------- how sure a prediction is
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How measured steps of one kind lay to the predictions of fits that had not seen their source.
+    `validate --fit` writes these."""
+
+    mode: Launched
+    least: int  # of the batch
+    most: int
+    points: int
+    sources: int
+    median: float  # error, of the absolute values
+    bias: float  # the median of predicted over measured, less one
+    low: float | None = None  # 80% were measured between low and high times the prediction;
+    high: float | None = None  # None where fewer than three sources tell
+    inside: float | None = None  # share in the interval that the other sources make
+
+
+INTERVALS = Path(__file__).with_name("intervals.json")
+
+
+@cache
+def intervals() -> tuple[Interval, ...]:
+    """Those of all engines."""
+    rows = cast(list[object], read_json(INTERVALS))
+    return tuple(typed(Interval, row, f"{INTERVALS}: {n}") for n, row in enumerate(rows, start=1))

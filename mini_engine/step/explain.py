@@ -33,8 +33,8 @@ class Way:
     """What one way to launch the step is predicted to take, and its 80% interval."""
 
     itl_us: float
-    low_us: float  # not below the floor
-    high_us: float
+    low_us: float | None = None  # not below the floor; None where no interval is known
+    high_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ class Explained:
     @property
     def launch_bound(self) -> bool:
         """Whether even the most that a full graph is predicted to take is less."""
-        return self.itl_us > self.ways["FULL"].high_us
+        full = self.ways["FULL"]
+        return self.itl_us > (full.high_us or full.itl_us)
 
     def saved(self, mode: str = "FULL") -> tuple[float, float, float]:
         """The share of the ITL that this way saves: predicted, and at the ends of its interval."""
         way = self.ways[mode]
-        low, mid, high = (1 - us / self.itl_us for us in (way.high_us, way.itl_us, way.low_us))
+        ends = way.high_us or way.itl_us, way.itl_us, way.low_us or way.itl_us
+        low, mid, high = (1 - us / self.itl_us for us in ends)
         return mid, low, high
 
 
@@ -89,10 +91,9 @@ def explain(
     if itl_us and like == "NONE":
         factor = _host_factor(lambda f: predicted(_on_host(spec, f))["NONE"], itl)
         itls = predicted(_on_host(spec, factor)) if factor else itls
-    ways = {}
-    for name, us in itls.items():
-        low, high = spec.interval(us, name)
-        ways[name] = Way(us, max(low, floor_us), high)
+    ways = {
+        name: Way(us, *spec.interval(us, name, batch, floor_us) or ()) for name, us in itls.items()
+    }
     floor = min(floor_us, itl)
     # what a full graph takes is not the CPU's, and of a step that ran as one, nothing is
     cpu = 0.0 if like == "FULL" else max(0.0, itl - max(itls["FULL"], floor))

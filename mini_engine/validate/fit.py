@@ -25,6 +25,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,8 +33,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_engine.files import read_json, typed, write_whole
-from mini_engine.step.cards import FOLDERS
-from mini_engine.validate.points import GROUPS, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
+from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
+from mini_engine.validate.points import (
+    GROUPS,
+    KEPT,
+    LAUNCHES,
+    USUAL_HOST,
+    Point,
+    Sheets,
+    predicted_ms,
+)
 
 PARAMETERS = KEPT.with_name("parameters.json")
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
@@ -41,6 +50,12 @@ HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
 Z90 = 1.645
 STEPS = 30
 LEFT_OUT_STEPS = 5  # from the full fit on
+BATCHES = ((1, 1), (2, 8), (9, 64), (65, 1_000_000))  # an interval for each
+LEAST_SOURCES = 3  # that an interval is told from
+
+# Of each way to launch and range of batches: the source of each point, and the log of what was
+# measured over what a fit without this source predicts.
+Missed = dict[tuple[Launched, int, int], list[tuple[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -253,9 +268,8 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             "value": value, "low": low, "high": high, "prior": p.prior, "prior_from": p.why,
             "told_by_data": round(fit.told_by_data(index), 2),
         })  # fmt: skip
-    widths = misses(points, fit.sheets, left_out_ms)
-    for name in fit.sheets.engines:
-        _change("engine", name, {"missed": dict(sorted(widths.items()))})
+    rows = [vars(one) for one in intervals(missed_by(points, fit.sheets, left_out_ms))]
+    write_whole(INTERVALS, "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
     kept = {
         "command": COMMAND,
         "parameters": parameters,
@@ -273,23 +287,53 @@ def read_kept() -> dict[str, Any]:
     return data
 
 
-def misses(
-    points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]
-) -> dict[str, dict[str, Any]]:
-    """For each way to launch, how wide an interval must be to hold 80% of the points when their
-    source is left out of the fit: half its width, as a log."""
-    widths = {}
-    for group in GROUPS.values():
-        logs = [
-            abs(math.log(left_out_ms[p.id] / p.itl_ms))
-            for p in points
-            if p.id in left_out_ms and GROUPS[sheets.engine_of[p.cls][1]] == group
-        ]
-        if logs:
-            said = f"{COMMAND}: 80% of {len(logs)} points, each source left out in turn"
-            value = rounded(float(np.quantile(logs, 0.8)))
-            widths[group] = {"value": value, "kind": "fitted", "source": said}
-    return widths
+def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:
+    """How far each point lies from its prediction, by kind of step."""
+    found: Missed = {(name, *batches): [] for name in LAUNCHES for batches in BATCHES}
+    for point in points:
+        if point.id in left_out_ms:
+            name = GROUPS[sheets.engine_of[point.cls][1]]
+            batches = next(of for of in BATCHES if point.batch <= of[1])
+            log = math.log(point.itl_ms / left_out_ms[point.id])
+            found[name, *batches].append((point.source, log))
+    return {kind: logs for kind, logs in found.items() if logs}
+
+
+def ends(logs: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
+    """Where a step of one more source lies in 80% of all cases, as logs; None where fewer than
+    three sources tell.
+
+    The n points of a source together count as much as sqrt(n), as in the fit. The next source may
+    lie beyond all k that are known, so each end leaves out a tenth of k + 1 of them, not of k: with
+    nine or fewer it leaves out none.
+    """
+    per_source = Counter(source for source, _ in logs)
+    if len(per_source) < LEAST_SOURCES:
+        return None
+    logs = sorted(logs, key=itemgetter(1))
+    weights = np.array([1 / math.sqrt(per_source[source]) for source, _ in logs])
+    middles = (weights.cumsum() - weights / 2) / weights.sum()
+    top = min(1.0, 0.9 * (1 + 1 / len(per_source)))
+    low, high = np.interp([1 - top, top], middles, [log for _, log in logs])
+    return float(low), float(high)
+
+
+def intervals(missed: Missed) -> list[Interval]:
+    """What is known of each kind of step, and what its predictions are printed with."""
+    found = []
+    for kind, logs in missed.items():
+        sources, inside = {source for source, _ in logs}, list[bool]()
+        for left in sources:  # judged by the interval that the others make
+            if known := ends([one for one in logs if one[0] != left]):
+                inside += [known[0] <= log <= known[1] for source, log in logs if source == left]
+        errors = np.expm1([-log for _, log in logs])
+        figures = [*map(rounded, (float(np.median(np.abs(errors))), float(np.median(errors))))]
+        if known := ends(logs):
+            figures += [rounded(math.exp(end)) for end in known]
+        if inside:
+            figures.append(rounded(sum(inside) / len(inside)))
+        found.append(Interval(*kind, len(logs), len(sources), *figures))
+    return found
 
 
 def rounded(value: float) -> float:

@@ -26,7 +26,15 @@ import numpy as np
 from mini_engine.files import read_json, typed
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import read_bytes
-from mini_engine.step.cards import DeviceSpec, Figure, Sheet, load_sheet, names, put_together
+from mini_engine.step.cards import (
+    DeviceSpec,
+    Figure,
+    Launched,
+    Sheet,
+    load_sheet,
+    names,
+    put_together,
+)
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import Mode, with_pdl
 from mini_engine.step.step_model import StepModel
@@ -36,8 +44,8 @@ SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 USUAL_HOST = "server"
-LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
-GROUPS = {mode: name for name, mode in LAUNCHES.items()}
+LAUNCHES: dict[Launched, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+GROUPS: dict[Mode, Launched] = {mode: name for name, mode in LAUNCHES.items()}
 WITHIN = 0.10
 
 
@@ -194,8 +202,8 @@ class Row:
 
     point: Point
     predicted_ms: float
-    low_ms: float
-    high_ms: float
+    low_ms: float | None  # of the interval, where one is known
+    high_ms: float | None
     host: str  # the file that stands for the point's host
     host_known: bool  # else it is the one that the engine usually runs on
     launched: str  # NONE, PIECEWISE or FULL
@@ -216,6 +224,13 @@ class Row:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted_ms / self.point.itl_ms - 1
+
+    @property
+    def inside(self) -> bool | None:
+        """Does the interval hold the measured time? None where there is no interval."""
+        if self.low_ms is None or self.high_ms is None:
+            return None
+        return self.low_ms <= self.point.itl_ms <= self.high_ms
 
     @property
     def left_out_error(self) -> float | None:
@@ -265,7 +280,7 @@ def rows_of(
         given = (hosts or {}).get(point.host)
         spec, mode, known = sheets.spec(point, given)
         ms = predicted_ms(point, sheets, given)
-        low, high = spec.interval(ms, GROUPS[mode])
+        low, high = spec.interval(ms, GROUPS[mode], point.batch) or (None, None)
         without = (left_out or {}).get(point.id)
         rows.append(Row(point, ms, low, high, spec.host, known, GROUPS[mode], without))
     return rows
@@ -298,7 +313,7 @@ def by_class(rows: Sequence[Row]) -> list[Summary]:
 def pairs(rows: Sequence[Row]) -> list[Pair]:
     """What a graph bought somebody: one step launched eagerly and in pieces or as one graph, or in
     pieces and as one graph, by the same maker of engines, on the same host and card."""
-    order = list(LAUNCHES)
+    order: list[str] = [*LAUNCHES]
     return [
         Pair(slow, fast)
         for slow in rows

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mini_engine.cli import as_json, build_parser, load, main
+from mini_engine.cli import as_json, build_parser, load, main, options
 from mini_engine.cli.demo import FILES
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
@@ -277,14 +277,14 @@ def test_serve_reports_on_the_shipped_trace(
     assert result["optimal_ladder"]["saved_rows"] >= 0
     assert (tmp_path / "rungs.png").read_bytes().startswith(b"\x89PNG")
     assert (result["spec"], result["host"], result["engine"]) == ("h200", "server", "vllm")
-    sure = result["itl_p50_interval"]  # most steps ran in full graphs
-    ends = load_spec("h200").interval(result["itl_p50_us"], "FULL")
+    sure = result["itl_p50_interval"]  # most steps ran in full graphs, of some 30 requests
+    ends = load_spec("h200").interval(result["itl_p50_us"], "FULL", 30)
     assert (sure["low_us"], sure["high_us"]) == pytest.approx(ends)
     assert main(["serve"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "simulated steps a second" in out
     assert "on one h200, host server, engine vllm, FULL_AND_PIECEWISE" in out
-    assert f"({sure['low_us'] / 1e3:.2f} to {sure['high_us'] / 1e3:.2f})" in out
+    assert options.ms(sure) in out
 
 
 def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(

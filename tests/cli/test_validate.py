@@ -40,7 +40,7 @@ def test_unknown_cards_engines_and_models_are_named_and_the_rest_goes_on(
     result = json_of(capsys, "validate", "--points", file, "--out", out)
     assert [one["point"]["id"] for one in result["points"]] == ["known", "graph", "larger"]
     for one in result["points"]:
-        assert one["low_ms"] < one["predicted_ms"] < one["high_ms"]
+        assert one["low_ms"] < one["high_ms"] < 5 * one["low_ms"]
         assert (one["host"], one["host_known"]) == ("server", False)
         assert one["left_out_ms"] is None  # no fit has seen these
     card, engine, model = result["unknown"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.step.cards import FACTORS, FIGURES, FOLDERS, KINDS, load_sheet, load_spec, names
+from mini_engine.step.cards import (
+    FACTORS,
+    FIGURES,
+    FOLDERS,
+    KINDS,
+    intervals,
+    load_sheet,
+    load_spec,
+    names,
+)
 
 SAMPLE = {"card": "h200", "host": "server", "engine": "vllm"}
 SHIPPED = [(kind, name) for kind in FOLDERS for name in names(kind)]
@@ -114,7 +122,6 @@ def test_an_engine_may_do_nothing_around_a_step(tmp_path: Path) -> None:
         ("host", {"sources": "a"}, "sources"),
         ("host", {"sources": [1]}, "sources"),
         ("engine", {"classes": {"a": "HALF"}}, "classes"),
-        ("engine", {"missed": {"FULL": 0.3}}, "missed"),
     ],
 )
 def test_what_else_a_file_says_is_checked_too(
@@ -188,15 +195,28 @@ def test_a_copy_is_slower_than_the_datasheet_and_a_graph_node_closer_than_a_laun
 # ---- what an interval is
 
 
-def test_an_interval_is_a_factor_to_both_sides_and_wider_for_eager() -> None:
+def test_an_interval_depends_on_mode_and_batch_and_is_wider_for_eager() -> None:
     spec = load_spec("h200")
-    for mode in ("NONE", "PIECEWISE", "FULL"):
-        low, high = spec.interval(10.0, mode)
+    widths = {}
+    for one in intervals():
+        if one.low is None or one.high is None:
+            assert spec.interval(10.0, one.mode, one.most) is None
+            continue
+        low, high = spec.interval(10.0, one.mode, one.most) or (0, 0)
+        assert (low, high) == (10 * one.low, 10 * one.high)
         assert low < 10 < high
-        assert low * high == pytest.approx(100)
-        assert math.log(high / 10) == pytest.approx(spec.missed[mode])
-    widths = {mode: spec.interval(1.0, mode)[1] for mode in ("NONE", "FULL")}
-    assert widths["NONE"] > widths["FULL"]
+        widths[one.mode, one.least] = high / low
+    assert widths["NONE", 1] > widths["FULL", 1]
+    assert widths["FULL", 9] > widths["FULL", 2]
+
+
+def test_no_interval_is_told_where_too_few_have_measured_nor_an_end_below_the_floor() -> None:
+    spec = load_spec("h200")
+    assert spec.interval(10.0, "PIECEWISE", batch=500) is None
+    assert spec.interval(10.0, "FULL", 1, floor=9.9) == (
+        9.9,
+        (spec.interval(10.0, "FULL") or "")[1],
+    )
 
 
 # ---- names and sources
