@@ -39,11 +39,11 @@ COLOURS = {"A": BLUE, "B": ORANGE, "C": GREEN, "D": PURPLE}
 def work(path: Path) -> None:
     """Arithmetic and predicted GPU time of the next token, with and without a cache."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    cached = [step_ops(config, StepShape.decode(1, n), "fused9") for n in CONTEXTS]
-    again = [step_ops(config, StepShape.mixed([n], [n]), "fused9") for n in CONTEXTS]
+    cached = [step_ops(config, StepShape.decode(1, n), spec.ops) for n in CONTEXTS]
+    again = [step_ops(config, StepShape.mixed([n], [n]), spec.ops) for n in CONTEXTS]
     title = "With a cache, the next token costs attention O(n) and all else O(1)"
     caption = (
-        "Left: counted from the op list fused9 of qwen3-0.6b, batch 1. Right: predicted for one "
+        "Left: counted from the op list of qwen3-0.6b, batch 1. Right: predicted for one "
         f"{spec.name} and {spec.engine}, not measured; all arithmetic is taken at "
         f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, as large products reach "
         "it, which flatters the line without a cache."

@@ -26,7 +26,7 @@ CONFIG = named_shape("qwen3-0.6b")
 TRANSFORMERS, VLLM, OURS = (
     load_spec("h200", engine=engine) for engine in ("transformers", "vllm", "launch-bound")
 )
-STYLED = {"hf56": TRANSFORMERS, "fused9": VLLM, "fused5": OURS}
+STYLED = {"hf56": TRANSFORMERS, "vllm": VLLM, "fused5": OURS}
 DECODE = StepShape.decode(1, 512)
 PREFILL = StepShape.mixed([2048], [2048])
 RUNNING = "Qwen3-0.6B on an H200, one decode step, batch 1, 512 tokens of context"
@@ -122,7 +122,7 @@ def legend(axes: Axes, kinds: dict[str, str], columns: int, above: float = 1.0) 
 
 
 def one_layer(path: Path) -> None:
-    """The second layer of a step that is launched op by op, at 56, 9 and 5 ops a layer."""
+    """The second layer of a step that is launched op by op, at 56, 13 and 5 ops a layer."""
     caption = (
         f"Predicted, not measured. {RUNNING}, a usual server. Each op is launched by "
         f"itself, and the GPU waits for it: {TRANSFORMERS.cpu_op_us:.1f} µs of CPU an op in "

@@ -24,14 +24,14 @@ FILE = Path(__file__).parent / "published.json"
 
 
 def gpt2_like() -> ModelConfig:
-    """GPT-2's depth, widths and bytes as a model that our op list knows: nine kernels a layer.
+    """GPT-2's depth, widths and bytes as a model that our op list knows.
 
     Its MLP has two matrices of 768 × 3,072; three of 768 × 2,048 are as many bytes. LayerNorms and
     biases instead of RMSNorms change no kernel's count and hardly its bytes.
     """
     return replace(
         named_shape("qwen3-0.6b"),
-        name="gpt-2, as nine kernels a layer",
+        name="gpt-2, as vLLM would launch a Llama",
         hidden_size=768, intermediate_size=2048, num_layers=12, num_heads=12, num_kv_heads=12,
         head_dim=64, vocab_size=50257, max_position_embeddings=1024, eos_token_ids=(),
     )  # fmt: skip
@@ -72,7 +72,7 @@ def reconciled(spec: DeviceSpec) -> Reconciled:
     """The published request beside our model of its steps on `spec`."""
     run: Any = read_object(FILE)["requests"]
     context = run["prompt_tokens"] + run["new_tokens"] // 2
-    ops = step_ops(gpt2_like(), StepShape.decode(run["batch"], context), "fused9")
+    ops = step_ops(gpt2_like(), StepShape.decode(run["batch"], context), "vllm")
     eager, graph = (
         step_time(ops, spec, mode, num_reqs=run["batch"]).itl_us / 1e3 for mode in ("eager", "full")
     )

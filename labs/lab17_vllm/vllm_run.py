@@ -237,10 +237,10 @@ def latency(result: Mapping[str, Any]) -> Latency:
 def predicted_itl_ms(
     setup: Setup, variant: str, batch: int, context: int, spec: DeviceSpec
 ) -> float:
-    """What our model says of such a step: nine kernels a layer, an engine's work between steps, no
-    HTTP, no client. It knows no difference between an engine's own kernels and Inductor's."""
+    """What our model says of such a step: vLLM's kernels as they were counted, an engine's work
+    between steps, no HTTP, no client. An engine's own kernels and Inductor's are alike to it."""
     mode: Mode = "full" if variant == "graphs" else "eager"
-    ops = step_ops(named_shape(setup.shape), StepShape.decode(batch, context), "fused9")
+    ops = step_ops(named_shape(setup.shape), StepShape.decode(batch, context), "vllm")
     return step_time(ops, spec, mode, num_reqs=batch).itl_us / 1e3
 
 

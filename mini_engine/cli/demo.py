@@ -95,7 +95,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "modes": [generation.mode for generation in written],
         "shape": shape.name,
         **options.told(spec),
-        "ops": spec.ops,
         "predictions": [
             _row(mode, every[mode], specs[mode], steps["NONE"], args.batch) for mode in every
         ],
@@ -200,8 +199,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         "   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;\n"
         "   it pays for itself after that many steps."
     )
-    if result["ops"] != "fused9":
-        say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")
     say("[bold]3. Look[/bold]")
     for name, what in FILES.items():

@@ -4,10 +4,10 @@
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The simulated device runs nine kernels a layer,
-whatever the engine; "HF eager" runs the ops of transformers, issued at the speed of its Python.
-Look for the launches on track CPU (one for each kernel, or one for a graph), for what track GPU
-does below them, and for the gaps in it.
+https://ui.perfetto.dev and chrome://tracing open. Each engine launches the kernels that were
+counted in it; "HF eager" runs the ops of transformers, issued at the speed of its Python. Look for
+the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does below
+them, and for the gaps in it.
 
 The second takes a step apart that somebody has recorded: how many launches, which kernels, how busy
 the GPU was, and what it waited for. It draws the step, beside a prediction where the model is one

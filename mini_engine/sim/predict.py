@@ -6,10 +6,11 @@ Out: a `Prediction`: one decode step taken apart, what capturing costs, and a ti
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
     timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-A step is played as a list of figures: the one that the simulated model launches ("fused9"), that of
-Hugging Face's eager decode ("hf56"), or one that was recorded from a running model. Capturing is
-done by the runner that captures for real text. `mini_engine.step.run` gives the length of the same
-steps to the µs by a formula, without a timeline; tests hold the runner, this and that together.
+A step is played as a list of figures: the engine's own, that of Hugging Face's eager decode
+("hf56"), or one that was recorded from a running model. Capturing is done by the runner that
+captures for real text, so what is captured is the simulated engine's nine kernels a layer.
+`mini_engine.step.run` gives the length of the same steps to the µs by a formula, without a
+timeline; tests hold the runner, this and that together.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def predict(
         capture = SimRunner(device, config, None, limits, dispatcher).capture()
         descriptor = dispatcher.dispatch(batch, batch, 1)
         launched, shape = padded_step(descriptor, batch, shape.kv_tokens, shape.qk_pairs)
-        style = "fused9"
+        style = spec.ops
     timeline, work = play(step_ops(config, shape, style), spec, launched, batch)
     return Prediction(mode, timeline, work, capture)
 

@@ -115,7 +115,8 @@ def capacity(
         weights, read = weight_bytes(config, quant), read_bytes(config, quant)
     per_token = kv_bytes_per_token(config, kv_dtype)
     top = max(capture_sizes, default=0)
-    nodes = len(step_ops(config, StepShape.decode(1, 1), "fused9")) * len(capture_sizes)
+    ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
+    nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes

@@ -97,6 +97,7 @@ class EngineWords:
     host: str  # what it usually runs on
     ops: str  # how it cuts a step into kernels: a style of `kernels`
     classes: dict[str, Launched] = field(default_factory=dict)  # of published points
+    pdl: bool = False  # were these points measured with PDL, which the figures are without
 
 
 WORDS: dict[str, Any] = {"card": CardWords, "host": HostWords, "engine": EngineWords}

@@ -3,7 +3,7 @@
 In:  a `ModelConfig`, the shape of the step (how many tokens, requests, keys), and a style.
 Out: one `OpCost` for each kernel, in order of launch.
 
-    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "vllm")        # 345 kernels
+    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "vllm")        # 373 kernels
 
 A kernel is a group of primitive ops (`ops.py`). It reads each value that it has not made itself,
 and writes each one that is needed after it, once: these are all the bytes there are. The styles are
@@ -11,10 +11,10 @@ groupings of one list, as engines do the same arithmetic. `styles.json` says of 
 counted, and for each kernel how the names of its ops begin:
 
     hf56         Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm
-    vllm         vLLM since October 2025: 12 a layer of Qwen3
-    vllm-2025    vLLM before that: 15 a layer of Qwen3
-    sglang       SGLang: 13 or 14 a layer of Qwen3
-    nano-vllm    nano-vllm: 14 a layer of Qwen3
+    vllm         vLLM since October 2025: 13 or 14 a layer of Qwen3
+    vllm-2025    vLLM before that: 16 or 17
+    sglang       SGLang: 13 or 14
+    nano-vllm    nano-vllm: 14
     fused9       what this course's simulated engine launches, name for name: 9 a layer
     fused5       everything fused that can be, as this course's kernels do: 5 a layer
 

@@ -5,8 +5,8 @@ Out: ITL when they are launched one by one or as one graph; how busy the GPU is;
      which launching sets the pace; the replays after which a graph has paid.
 
     h200 = load_spec("h200")
-    eager_itl_us(257, 2.2, h200)      # the CPU is late for every kernel: 257 x cpu_op_us and a bit
-    full_itl_us(257, 2.2, h200)       # one launch: the GPU never waits for another
+    eager_itl_us(373, 2.2, h200)      # the CPU is late for every kernel: 373 x cpu_op_us and a bit
+    full_itl_us(373, 2.2, h200)       # one launch: the GPU never waits for another
 
 CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel starts when it has
 been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of

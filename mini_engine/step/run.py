@@ -243,8 +243,6 @@ def with_pdl(spec: DeviceSpec) -> DeviceSpec:
 
     What this leaves out. The bytes that move while a kernel waits are charged in full, so a step of
     large kernels may be faster. All kernels save the same, whatever they do between wait and end.
-    And the floor of hand-written kernels was fitted to two published loops that had PDL already:
-    until it is measured without, what PDL saves may be counted twice, once there and once here.
     """
     gap_us = min(spec.pdl_saves_us, spec.graph_gap_us)
     floor_us = min(spec.pdl_saves_us - gap_us, spec.kernel_floor_us)

@@ -36,7 +36,7 @@ from mini_engine.step.cards import (
     put_together,
 )
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Mode
+from mini_engine.step.run import Mode, with_pdl
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
@@ -130,8 +130,8 @@ class Sheets:
         is taken for the one that the engine usually runs on."""
         engine, mode = self.engine_of[point.cls]
         known = host or self.host_of.get(point.host)
-        feeds = known or self.usual_host(point)
-        return put_together(self.cards[point.card], feeds, engine), mode, known is not None
+        spec = put_together(self.cards[point.card], known or self.usual_host(point), engine)
+        return with_pdl(spec) if engine.words["pdl"] else spec, mode, known is not None
 
     def complaint(self, point: Point) -> str | None:
         """One line that names what is not known of a point, or None."""

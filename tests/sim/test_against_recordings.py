@@ -96,12 +96,12 @@ def test_explain_finds_from_the_itl_alone_how_long_the_gpu_waited(step: Recordin
 @named([MI300X, *TABLES])
 def test_a_layer_has_the_predicted_kernels_and_others_that_move_little(step: Recording) -> None:
     """KV write, and where it is listed the activation, are one a layer in both. Of no kind are more
-    predicted than there are: copies, reductions, norms and RoPE of their own are left out."""
+    predicted than there are, but for the sum of attention's parts, which 30 keys do without."""
     found, ours = anatomy(step), predicted(step)
     for kind in ("KV write", "activation", "product", "attention", "norm"):
         if kind in found.kinds:
             counts = [round(part.kinds[kind].count / 36) for part in (found, ours)]
-            assert counts[1] <= counts[0], kind
+            assert counts[1] <= counts[0] + (kind == "attention"), kind
             assert kind not in ("KV write", "activation") or counts == [1, 1], kind
 
 
@@ -113,8 +113,8 @@ def test_a_small_kernel_takes_what_is_predicted_from_start_to_start() -> None:
 
 
 def test_attention_has_the_predicted_share_where_there_are_keys_to_read() -> None:
-    """33,000 keys of 32 requests. The whole step is predicted a third too short: this library's
-    products reach 2.6 TB/s, where a copy reaches 4."""
+    """33,000 keys of 32 requests. The whole step is predicted some 40% too short: this library's
+    products reach 2.6 TB/s, where a copy reaches 4.7."""
     assert share(predicted(MI300X), "attention") == pytest.approx(
         share(anatomy(MI300X), "attention"), abs=0.05
     )
