@@ -30,6 +30,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
+from mini_engine.serving.ladder_cost import CAPTURE_FACTOR
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, Prediction, predict
 from mini_engine.sim.trace import write_trace
@@ -37,6 +38,7 @@ from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.curves import itl_curve
 from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import StepTime, step_time
 from mini_engine.validate.points import nearest_pair
 
@@ -119,10 +121,11 @@ def _row(
         **options.interval(spec, step.itl_us, group, batch),
     }
     if isinstance(step, Prediction) and step.capture.graphs:
-        after = step.break_even(eager)
+        capture_us = CAPTURE_FACTOR * step.capture.time_us
+        after = break_even_replays(capture_us, eager.itl_us, step.itl_us)
         row |= {
             "graphs": step.capture.graphs,
-            "capture_us": step.capture.time_us,
+            "capture_us": capture_us,
             "graph_bytes": step.capture.bytes,
             "pays_after_replays": int(after) if after < float("inf") else None,
         }
@@ -220,6 +223,6 @@ def _cells(label: str, row: Mapping[str, Any]) -> Sequence[str]:
         if row["low_us"] is None
         else options.ends(row["low_us"] / 1e3, row["high_us"] / 1e3, "–"),
         f"{row['gpu_utilisation']:.0%}",
-        f"{row['capture_us'] / 1e6:.1f}" if "capture_us" in row else "–",
+        options.two_digits(row["capture_us"] / 1e6) if "capture_us" in row else "–",
         f"{after:,}" if after else "–",
     )

@@ -164,10 +164,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
     if costs.full_graphs:
         console.print(f"   FULL       {costs.full_graphs} graphs")
-    console.print(
-        f"   together   {costs.graphs:,} graphs: {costs.capture_us / 1e6:.2f} s to capture "
-        f"and {costs.memory_bytes / 2**20:,.0f} MiB, predicted\n"
-    )
+    console.print(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
     if not result["fits"]:
         console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
     if explained := result.get("explained"):
@@ -193,8 +190,8 @@ def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
             f"{point.waste.wasted_fraction:.1%}",
             f"{point.waste.padded_rows:,}",
             f"{point.waste.eager_steps:,}",
-            f"{point.capture_us / 1e3:,.0f}",
-            f"{point.memory_bytes / 2**20:,.0f}",
+            options.two_digits(point.capture_us / 1e3),
+            options.two_digits(point.memory_bytes / 2**20),
         )
         for name, point in named
     ]

@@ -16,6 +16,7 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.model.hub import shape_of as shape_of
+from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
 from mini_engine.serving.request_trace import Columns
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
@@ -209,6 +210,15 @@ def ms(one: Mapping[str, Any]) -> str:
     low, high = one["low_us"], one["high_us"]
     known = "no interval: too few measured it" if low is None else ends(low / 1e3, high / 1e3)
     return f"{two_digits(one['itl_us'] / 1e3)} ms ({known})"
+
+
+def capture(costs: GraphCosts) -> str:
+    """What graphs take at start-up, with how far published start-ups were from it: "2.0 s (1.0 to
+    4.0) and 430 MiB (220 to 1,700)"."""
+    seconds, mib = costs.capture_us / 1e6, costs.memory_bytes / 2**20
+    took, held = (ends(at * low, at * high) for at, (low, high) in
+                  ((seconds, TIME_WITHIN), (mib, MEMORY_WITHIN)))  # fmt: skip
+    return f"{two_digits(seconds)} s ({took}) and {two_digits(mib)} MiB ({held})"
 
 
 def ends(low: float, high: float | None, to: str = " to ") -> str:

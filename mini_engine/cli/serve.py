@@ -177,8 +177,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
         ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
         ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
-        ("graphs", f"{r['graphs'].graphs:,}, {r['graphs'].memory_bytes / 1e6:,.0f} MB"),
-        ("capturing them", f"{r['graphs'].capture_us / 1e3:,.2f} ms"),
+        ("graphs", f"{r['graphs'].graphs:,}"),
+        ("capturing them", options.capture(r["graphs"])),
     ]
     if r["itl_p50_interval"]:
         lines.insert(4, ("  p50, with its interval", options.ms(r["itl_p50_interval"])))

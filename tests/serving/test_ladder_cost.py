@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +15,18 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.serving.ladder_cost import LadderCosts, optimal_ladder_saving
+from mini_engine.serving.ladder_cost import (
+    MEMORY_WITHIN,
+    TIME_WITHIN,
+    LadderCosts,
+    optimal_ladder_saving,
+)
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.step.cards import load_spec
 from mini_engine.step.step_model import StepModel
+from mini_engine.validate.points import SHIPPED_POINTS
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 
@@ -113,3 +123,43 @@ def test_without_graphs_there_is_no_ladder_to_better() -> None:
     dispatcher = GraphDispatcher("NONE", [1, 2], 12)
     report = replay([TraceRequest(0.0, 5, 5)], COSTS, LIMITS, dispatcher)
     assert optimal_ladder_saving(report, COSTS, dispatcher) is None
+
+
+# ---------------------------------------------------------------- what others saw at start-up
+
+CAPTURES: list[dict[str, Any]] = json.loads(SHIPPED_POINTS.with_name("captures.json").read_text())
+COLLECTOR_S = 0.4  # of Python's garbage collector, at each size
+
+
+def sizes_of(count: int) -> list[int]:
+    """So many sizes: every 16 above 256 where the list is of 2026, every 8 before."""
+    coarse = range(272, 513, 16) if count == 51 else range(264, 513, 8)
+    return [1, 2, 4, *range(8, 257, 8), *coarse][:count]
+
+
+def shares(capture: dict[str, Any]) -> tuple[float, float]:
+    """Seconds and bytes of a published start-up, over what is predicted."""
+    spec = load_spec(capture["card"], engine=capture["engine"])
+    costs = [
+        LadderCosts(named_shape(capture["model"]), spec, mode, 512).of(sizes_of(capture[key]))
+        for mode, key in (("PIECEWISE", "piecewise"), ("FULL", "full"))
+        if capture[key]
+    ]
+    collected = capture["collector"] * (capture["piecewise"] + capture["full"]) * COLLECTOR_S
+    seconds = sum(cost.capture_us for cost in costs) / 1e6 + collected
+    held = sum(cost.node_bytes for cost in costs) + max(cost.pool_bytes for cost in costs)
+    return capture["seconds"] / seconds, (capture["gib"] or 0) * 2**30 / held
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture: str(capture["id"]))
+def test_each_published_start_up_lies_within_what_commands_print(capture: dict[str, Any]) -> None:
+    took, held = shares(capture)
+    assert TIME_WITHIN[0] < took < TIME_WITHIN[1]
+    assert not held or MEMORY_WITHIN[0] < held < MEMORY_WITHIN[1]
+
+
+def test_the_factor_is_the_same_whichever_source_is_left_out() -> None:
+    newer = {c["id"]: math.log(shares(c)[0]) for c in CAPTURES if not c["collector"]}
+    for left in newer:
+        others = [log for name, log in newer.items() if name != left]
+        assert abs(sum(others) / len(others)) < math.log(1.25)
