@@ -54,9 +54,9 @@ def new_measurement(
     ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit."""
     emulated = device == "cpu"
     gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
-    versions, date = map(version, ("torch", "triton")), datetime.now(UTC)
-    when = date.isoformat(timespec="seconds")
-    return Measurement(kind, emulated, gpu, driver, *versions, when, _commit(), command, figures)
+    torch, triton = version("torch"), version("triton")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Measurement(kind, emulated, gpu, driver, torch, triton, now, _commit(), command, figures)
 
 
 def gpu_name() -> str:
