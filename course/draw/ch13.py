@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from course.draw.ch11 import CONFIG, DECODE, RUNNING, draw_lanes, lanes, legend
+from course.draw.ch11 import CONFIG, DECODE, draw_lanes, lanes, legend
 from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import step_ops
 from mini_engine.step.run import Mode
 
 WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and costs, how launched
-    ("neither: transformers, eager", "transformers", "eager"),
-    ("graph only: a plain PyTorch loop", "pytorch-loop", "full"),
-    ("fused only: mode “default”", "torch-compile", "eager"),
-    ("both: mode “reduce-overhead”", "torch-compile", "full"),
+    ("neither", "transformers", "eager"),
+    ("a graph only", "pytorch-loop", "full"),
+    ("fused only", "torch-compile", "eager"),
+    ("both", "torch-compile", "full"),
 )
+SHOWN = {  # the kinds of `lanes`, fewer
+    "graph": "launch", "copy": "wait", "product": "other", "attention": "other"
+}  # fmt: skip
 
 
 def fuse_or_replay(path: Path) -> None:
     """The whole step, four ways, on one time axis."""
     caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Fused: 9 kernels a layer, the best "
-        "that fusing between matrix products can do. That a compiled kernel costs the CPU as much "
-        "as a kernel of other Python engines is assumed, not fitted; see the text."
+        "Predicted: the step of the ledger. Fused: nine kernels a layer. The CPU's time for a "
+        "compiled kernel is assumed."
     )
-    title = "A graph takes the launches from Python; fusing alone leaves them there"
-    with canvas(path, (13, 8.2), title=title, caption=caption) as figure:
+    title = "A graph takes the launches from Python;\nfusing alone leaves them there"
+    with canvas(path, (8, 7.6), title=title, caption=caption) as figure:
         rows = figure.subplots(len(WAYS), 1, sharex=True)
         for axes, (name, engine, mode) in zip(rows, WAYS, strict=True):
             spec = load_spec("h200", engine=engine)
             ops = step_ops(CONFIG, DECODE, spec.ops)
-            boxes = lanes(ops, spec, mode)
+            boxes = [
+                replace(box, kind=SHOWN.get(box.kind, box.kind)) for box in lanes(ops, spec, mode)
+            ]
             draw_lanes(axes, boxes, scale=1e-3)
             end_ms = boxes[-1].end_us / 1e3
             axes.axvline(end_ms, color="black", linewidth=1.5)
-            axes.text(end_ms + 0.12, 1.0, f"{end_ms:.1f} ms", va="center", weight="bold")
-            axes.set_title(f"{name} ({len(ops):,} kernels)", pad=3)
-        rows[-1].set_xlim(0, 19)
+            axes.text(end_ms + 0.2, 1.0, f"{end_ms:.2g} ms", va="center", weight="bold")
+            axes.set_title(f"{name}: {len(ops):,} kernels", pad=3)
+        rows[-1].set_xlim(0, 20.5)
         rows[-1].set_xlabel("time since the step began (ms)")
         kinds = {
             "host": "CPU: engine",
-            "launch": "CPU: launch of a kernel",
-            "graph": "CPU: launch of a graph",
+            "launch": "CPU: launches",
             "wait": "CPU: waits",
-            "product": "GPU: matrix product",
-            "attention": "GPU: attention",
-            "other": "GPU: the rest",
+            "other": "GPU: a kernel",
         }
-        legend(rows[0], kinds, 4, above=1.25)
+        legend(rows[0], kinds, 2, above=1.3)
 
 
 FIGURES = {"13-fuse-or-replay.png": fuse_or_replay}

@@ -12,11 +12,13 @@ with the same two tracks: "measured FULL", and above it "predicted FULL", the sa
 simulated device. Look for the launches on track CPU (one for each kernel, or one for a graph), for
 what track GPU does below them, and for the gaps in it.
 
-The third takes a step apart that somebody has recorded with PyTorch's profiler: how many launches,
-which kernels, how busy the GPU was, and what it waited for. It draws the step, beside a prediction
-where the model is one of ours. Give it a file of your own (torch.profiler's export_chrome_trace,
-.json or .json.gz): its last "ProfilerStep" is taken, or all of it; with --shape, --mode and the
-rest, the step that you recorded is predicted beside it.
+The third takes a step apart that somebody has recorded: how many launches, which kernels, how busy
+the GPU was, and what it waited for. It draws the step, beside a prediction where the model is one
+of ours, and says how far off that is; where only a table was published, bars stand for the lanes.
+Of SGLang under nsys there are steps of 1, 4, 8 and 16 requests (--batch). Give it a file of your
+own (torch.profiler's export_chrome_trace, .json or .json.gz): its "ProfilerStep" of median length
+is taken, or all of it; with --shape, --mode and the rest, the step that you recorded is predicted
+beside it.
 
 A profiler itself takes time: `bench` tells what a step takes without one. Weights are random unless
 --shape is a checkpoint folder. Without a GPU, a tiny model runs on the CPU emulator: its kernels
@@ -27,17 +29,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import measuring, options, recorded
 from mini_engine.cli.terminal import table
 from mini_engine.sim.predict import HF_EAGER, play, predict
-from mini_engine.sim.recorded import anatomy, kind_of, load_recording, recording_names
-from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, write_trace
+from mini_engine.sim.recorded import recording_names
+from mini_engine.sim.trace import TraceEvent, summary, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
 
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.recorded:
-        return _recorded(args)
+        return recorded.run(args)
     modes, out = args.mode or ["NONE", "PIECEWISE", "FULL"], args.out or Path("out/trace.json")
     if out.resolve() in [Path(one or ".").resolve() for one in (args.spec, args.host, args.engine)]:
         raise ValueError(f"-o {out}: figures are read from there: give another name")
@@ -76,46 +77,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     else:
         timelines, about = _predicted(args, modes)
     write_trace(out, timelines)
-    return {"file": out, "timelines": _summary(timelines), **about}
-
-
-def _recorded(args: argparse.Namespace) -> dict[str, Any]:
-    """A recorded step: taken apart, written for a viewer, and drawn above a prediction."""
-    from mini_engine import plots
-
-    recording = load_recording(args.recorded)
-    out, about = args.out or Path("out/recorded.json"), dict[str, Any]()
-    if out.resolve() == Path(args.recorded).resolve():
-        raise ValueError(f"-o {out}: the recording is read from there: give another name")
-    timelines: dict[str, Sequence[TraceEvent]] = {"recorded": recording.events}
-    for name, value in (recording.like or {}).items():  # the step that was recorded, as we have it
-        setattr(args, name, getattr(args, name) if name == "mode" and args.mode else value)
-    if args.shape:  # so it is for a profile of one's own, with --shape and --mode
-        mode = args.mode[0] if args.mode else "NONE"
-        predicted, about = _predicted(args, [mode])
-        timelines["predicted"] = predicted[mode]
-    write_trace(out, timelines)
-    picture = out.with_suffix(".png")
-    short = [replace(e, name=_short_name(e)) for e in recording.events]
-    caption = f"{recording.what}. {recording.source}"
-    plots.timeline({**timelines, "recorded": short}, picture, caption=caption)
-    return {
-        "recording": recording.name,
-        "what": recording.what,
-        "source": recording.source,
-        **asdict(anatomy(recording)),
-        "file": out,
-        "picture": picture,
-        "timelines": _summary(timelines),
-        **about,
-    }
-
-
-def _short_name(event: TraceEvent) -> str:
-    """A name that fits its box: what a kernel is for, and on the CPU only calls that launch."""
-    if event.lane == GPU:
-        return kind_of(event.name)
-    return "" if event.category == "host" else event.name
+    return {"file": out, "timelines": summary(timelines), **about}
 
 
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
@@ -184,28 +146,9 @@ def _side_by_side(
     return timelines, {"shape": about, **measured, **options.told(spec)}
 
 
-def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:
-    summary = {}
-    for name, events in timelines.items():
-        if not events:
-            continue
-        length = max(e.end_us for e in events) - min(e.start_us for e in events)
-        gpu = busy_us(events, GPU)
-        summary[name] = {
-            "events": len(events),
-            "length_us": length,
-            "cpu_us": busy_us(events, CPU),
-            "gpu_us": gpu,
-            "utilisation": gpu / length if length else 0.0,
-        }
-    return summary
-
-
 def show(result: dict[str, Any], console: Console) -> None:
     if "recording" in result:
-        _show_anatomy(result, console)
-        if "predicted" not in result["timelines"]:
-            return
+        return recorded.show(result, console)
     rows = [
         (
             name,
@@ -225,26 +168,3 @@ def show(result: dict[str, Any], console: Console) -> None:
     else:
         console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
-
-
-def _show_anatomy(r: dict[str, Any], console: Console) -> None:
-    whole = r["busy_us"] + r["idle_in_launch_us"] + r["idle_us"]
-    rows = [
-        (
-            kind,
-            f"{share['count']:,}",
-            f"{share['count'] / r['layers']:.1f}" if r["layers"] else "",
-            f"{share['us']:,.0f}",
-            f"{share['us'] / r['busy_us']:.0%}",
-        )
-        for kind, share in r["kinds"].items()
-    ]
-    console.print(f"{r['what']}\n({r['source']})")
-    console.print(table(("<kind", "count", "a layer", "µs", "share"), rows))
-    graphs = f", {r['graph_launches']} of them of graphs" if r["graph_launches"] else ""
-    shares = (r[name] / whole for name in ("busy_us", "idle_in_launch_us", "idle_us"))
-    busy, in_launch, otherwise = (f"{share:.0%}" for share in shares)
-    console.print(f"{r['kernels']:,} kernels, {r['launches']:,} launches and copies{graphs}")
-    console.print(f"{whole:,.0f} µs from the GPU's first kernel to its last:")
-    console.print(f"{busy} at work, {in_launch} waiting for launch calls, {otherwise} otherwise")
-    console.print(f"Picture: {r['picture']}")

@@ -1,6 +1,7 @@
 """The figures: each a function of data that writes one picture.
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
+    step_bars        what steps spent their time on, recorded beside predicted
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
     ladder_curve     denser ladders: padding against capture time and memory
     waste_by_batch   the staircase: the rung that a batch of n runs at
@@ -16,6 +17,7 @@ The same data give the same bytes. Empty data raise ValueError, a path that cann
 OSError.
 """
 
+from mini_engine.plots.bars import step_bars
 from mini_engine.plots.canvas import PREDICTED
 from mini_engine.plots.figures import (
     errors_by_class,
@@ -37,6 +39,7 @@ __all__ = [
     "measured_crossover",
     "predicted_against_measured",
     "rung_histogram",
+    "step_bars",
     "timeline",
     "waste_by_batch",
 ]

@@ -46,7 +46,6 @@ PICTURES = tuple(UNDATED)
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "figure.dpi": 100,
-    "savefig.dpi": 100,
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 15,
     "axes.labelsize": 16,
@@ -62,6 +61,7 @@ STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "lines.linewidth": 2.5,
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
 }
+NARROW_INCHES = 10.0  # a picture of less is for a phone, whose dots are finer
 LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
 
 
@@ -84,7 +84,8 @@ def canvas(
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not the reader's own settings
         matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=size_inches, layout="constrained")
+        dots = (2 if width < NARROW_INCHES else 1) * STYLE["figure.dpi"]
+        figure = Figure(figsize=size_inches, dpi=dots, layout="constrained")
         FigureCanvasAgg(figure)
         engine = figure.get_layout_engine()
         if engine is not None:
@@ -96,7 +97,7 @@ def canvas(
         yield figure
         file, ending = io.BytesIO(), path.suffix.lower()
         undated = dict.fromkeys(UNDATED[ending])
-        figure.savefig(file, format=ending.removeprefix("."), metadata=undated)
+        figure.savefig(file, format=ending.removeprefix("."), metadata=undated, dpi="figure")
         write_whole(path, file.getvalue())
 
 

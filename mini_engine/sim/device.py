@@ -59,7 +59,7 @@ class Device(Clocks):
         self.compute = compute
         size = spec.vram_bytes if memory_bytes is None else memory_bytes
         self.memory = Memory(size, poison=compute)
-        self._live = False
+        self._live_us: float | None = None
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
 
@@ -132,7 +132,7 @@ class Device(Clocks):
         if self.recorder:
             self.recorder.record(node)
             return
-        launch_us = self.spec.live_op_us if self._live else self.spec.cpu_op_us
+        launch_us = self.spec.cpu_op_us if self._live_us is None else self._live_us
         self.issue(node.label, launch_us, "kernel", [(node.label, self.cost_us(node))])
         self._execute(node)
 
@@ -198,13 +198,14 @@ class Device(Clocks):
     # -- the host ------------------------------------------------------------------------------
 
     @contextmanager
-    def live(self) -> Iterator[None]:
-        """Launches here stand between graphs, where an engine does more for each of them."""
-        self._live = True
+    def live(self, launch_us: float | None = None) -> Iterator[None]:
+        """Launches here cost the CPU so much, or what they cost between graphs: an engine does more
+        for each of them there."""
+        self._live_us = self.spec.live_op_us if launch_us is None else launch_us
         try:
             yield
         finally:
-            self._live = False
+            self._live_us = None
 
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""

@@ -15,7 +15,6 @@ steps to the µs by a formula, without a timeline; tests hold the runner, this a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -33,7 +32,7 @@ from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.run import Mode, around, padded_step
+from mini_engine.step.run import Mode, around, is_live, issue_live_us, padded_step
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
@@ -113,30 +112,26 @@ def play(
     """
     device = Device(spec, compute=False)
 
-    def launch(part: Sequence[OpCost]) -> None:
-        for op in part:
+    def launch(op: OpCost) -> None:
+        with device.live(issue_live_us(spec, mode, op.by)):
             device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
 
-    parts = [(mode == "eager", list(ops))]
-    if mode == "piecewise":
-        grouped = groupby(ops, key=lambda op: op.splitting)
-        parts = [(splitting, list(part)) for splitting, part in grouped]
     turns: list[Callable[[], None]] = []  # what the CPU does: live launches, replays of graphs
-    for number, (is_live, part) in enumerate(parts):
-        if is_live:
-            turns.append(partial(launch, part))
+    for live, part in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
+        if live:
+            turns += [partial(launch, op) for op in part]
             continue
-        with device.capture(name=f"piece {number}") as graph:  # no step waits for this
-            launch(part)
+        with device.capture(name=f"piece {len(turns)}") as graph:  # no step waits for this
+            for op in part:
+                launch(op)
         turns.append(graph.replay)
     before_us, beside_us = around(spec, num_reqs)
     before = device.counters.copy()
     with device.recorded() as events:
         device.host_work("schedule and prepare", before_us)
         device.copy_batch([])
-        with device.live() if mode == "piecewise" else nullcontext():
-            for turn in turns:
-                turn()
+        for turn in turns:
+            turn()
         device.host_work("schedule the next step", beside_us)
         device.synchronize()
     return tuple(events), device.counters.since(before)

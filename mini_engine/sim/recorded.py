@@ -1,4 +1,4 @@
-"""A step that PyTorch's profiler has recorded, on the two lanes of a predicted one.
+"""A step that somebody has recorded: on the two lanes of a predicted one, or as a table.
 
 In:  the name of a recording that ships with the project, or a file that `torch.profiler` has
      written (`export_chrome_trace`, .json or .json.gz).
@@ -6,7 +6,11 @@ Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken
      `Anatomy`: launches, kernels by kind, how busy the GPU was, and what it waited for.
 
     step = load_recording("sglang-qwen3-8b-graph")
-    anatomy(step).launches, anatomy(step).kinds["norm"].count      # 12 launches, 145 norms
+    anatomy(step).launches, anatomy(step).kinds["norm"].count      # 9 launches, 145 norms
+
+The files of `recordings` are of three kinds: traces ("events"), tables of kernels ("kernels": how
+often each ran, and for how long in all), and the runs of one study under nsys ("runs": how long the
+GPU was busy, and what it waited for). Of the tables there is no timeline, only the anatomy.
 
 A profiler with stacks slows the host down: the times of the CPU lane, and the idle time of the GPU
 in an eager step, are upper bounds. What the GPU does is not slower for it.
@@ -20,29 +24,34 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mini_engine.files import did_you_mean
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 RECORDINGS = Path(__file__).parent / "recordings"
+NSYS = RECORDINGS / "sglang-h100-nsys.json"
 # How a kernel's name tells what it is for: the first line that fits. The order matters: vLLM's KV
 # write has "flash" in its name, and so has all that is FlashInfer's.
 KINDS: Mapping[str, str] = {
     "collective": r"all_?reduce|all_?gather|nccl",
-    "KV write": r"reshape_and_cache|store_kvcache|append_?paged_?kv",
-    "norm": r"norm(?!alize)",
+    "KV write": r"reshape_and_cache|store_kvcache|append_?paged_?kv|updatekvcache|kv_write",
+    "norm": r"norm(?!alize)|rsqrt",
     "RoPE": r"rotary|rope",
     "activation": r"act_and_mul|silu|gelu",
-    "attention": r"attention|fmha|flash|decodewithpagedkv|reduce_segments",
+    "attention": r"attention|mha|flash|decodewithpagedkv|reduce_segments",
     "routing": r"topk|routing|bitmatrix|moe_forward|finalize",
-    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel",
+    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel|_proj|lm_head",
     "quantise": r"quant",
     "copy": r"memcpy|memset|copy|::direc|catarray|fillfunctor",
     "elementwise": r"elementwise|triton_poi",
-    "reduction": r"reduce|scan|argmax|softmax",
+    "reduction": r"reduce|scan|argmax|softmax|sort",
 }
+SMALL = ("norm", "RoPE", "KV write", "activation", "copy", "elementwise")  # which move few bytes
+UNLISTED = "not listed"  # the kernels of a table's source that it leaves out, being short
 _KINDS = {kind: re.compile(words, re.IGNORECASE) for kind, words in KINDS.items()}
 
 
@@ -53,15 +62,16 @@ class Recording:
     name: str
     what: str  # engine, model, GPU, and what the step did
     source: str
-    events: tuple[TraceEvent, ...]
+    events: tuple[TraceEvent, ...] = ()  # none: only the table is known
     like: Mapping[str, Any] | None = None  # the shape, card, ... of a step to predict beside it
+    table: Anatomy | None = None
 
 
 @dataclass(frozen=True)
 class Share:
     """The kernels of one kind."""
 
-    count: int
+    count: float  # of several steps, the mean
     us: float
 
 
@@ -71,40 +81,48 @@ class Anatomy:
 
     The GPU's time from its first kernel to its last is `busy_us`, `idle_in_launch_us` (nothing
     runs, and the CPU is inside of a call that launches) and `idle_us` (nothing runs, and the CPU
-    does something else).
+    does something else). None: the source does not tell.
     """
 
-    launches: int  # calls that start work on the GPU, copies included
-    graph_launches: int
-    kernels: int
+    launches: float | None  # calls that start work on the GPU, copies included
+    graph_launches: int | None
+    kernels: float | None
     layers: int | None  # as many as there are KV writes, or attentions; None: neither was seen
     busy_us: float
-    idle_in_launch_us: float
-    idle_us: float
+    idle_in_launch_us: float | None
+    idle_us: float | None
     kinds: Mapping[str, Share]  # the longest first
+    small_us: float | None = None  # from a small kernel's start to the next start: the median
 
     @property
     def gpu_us(self) -> float:
-        return self.busy_us + self.idle_in_launch_us + self.idle_us
+        return self.busy_us + (self.idle_in_launch_us or 0.0) + (self.idle_us or 0.0)
 
 
 def recording_names() -> list[str]:
     """The recordings that ship with the project."""
-    return sorted(path.stem for path in RECORDINGS.glob("*.json"))
+    files = {path.stem for path in RECORDINGS.glob("*.json")} - {NSYS.stem}
+    return sorted(files | set(nsys_steps()))
 
 
-def load_recording(name_or_path: str | Path) -> Recording:
+def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
     """A recording by name, or the step of median length of a profiler's file.
 
-    Raises ValueError for an unknown name or a file that is no profile, OSError where it cannot be
-    read.
+    `batch`: which of a study's steps, where it has several. Raises ValueError for an unknown name
+    or a file that is no profile, OSError where it cannot be read.
     """
     word = str(name_or_path)
-    if word in recording_names():
-        data = json.loads((RECORDINGS / f"{word}.json").read_text(encoding="utf-8"))
+    if (file := RECORDINGS / f"{word}.json") in RECORDINGS.glob("*.json") and file != NSYS:
+        data = json.loads(file.read_text(encoding="utf-8"))
         what = f"{data['engine']}, {data['model']}, {data['gpu']}: {data['step']}"
+        if "kernels" in data:
+            return Recording(word, what, data["source"], (), data.get("as"), _table(data))
         rows = [(lane, data["names"][name], *rest) for lane, name, *rest in data["events"]]
         return Recording(word, what, data["source"], _on_two_lanes(rows), data.get("as"))
+    if word in nsys_steps():
+        if not (steps := nsys_steps(batch)):
+            raise ValueError(f"{word}: no step of {batch} requests was recorded: use 1, 4, 8 or 16")
+        return steps[word]
     path = Path(word)
     if not path.name.endswith((".json", ".json.gz")):
         near, known = did_you_mean(word, recording_names()), ", ".join(recording_names())
@@ -112,12 +130,57 @@ def load_recording(name_or_path: str | Path) -> Recording:
     return Recording(path.name, "a profile of your own", str(path), _profile(path))
 
 
+def _table(data: Mapping[str, Any]) -> Anatomy:
+    """One step of a table of kernels, whose figures are sums over `steps`."""
+    steps, kinds = data["steps"], dict[str, Share]()
+    listed = [(kind_of(name), count, us) for name, count, us in data["kernels"]]
+    listed.append((UNLISTED, 0, data["busy_us"] - sum(us for _, _, us in listed)))
+    for kind, count, us in listed:
+        so_far = kinds.get(kind, Share(0, 0.0))
+        kinds[kind] = Share(so_far.count + count / steps, so_far.us + us / steps)
+    by_time = dict(sorted(kinds.items(), key=lambda item: -item[1].us))
+    return Anatomy(None, None, None, data["layers"], data["busy_us"] / steps, None, None, by_time)
+
+
+def nsys_steps(batch: int = 1) -> dict[str, Recording]:
+    """The decode steps of `NSYS` with so many requests, by name.
+
+    A step is what a long run took more than a short one, over the steps between. The first token
+    comes out of the prompt, so 512 tokens are 511 steps more than none.
+    """
+    data = json.loads(NSYS.read_text(encoding="utf-8"))
+    runs = {tuple(row[:5]): row[5:] for row in data["runs"]}
+    before, steps = (0, 511) if batch == 1 else (128, 384)
+    found = {}
+    for (model, mode, prompt, tokens, size), long in runs.items():
+        if (prompt, tokens, size) != (16, 512, batch):
+            continue
+        short = runs[model, mode, prompt, before, batch]
+        busy, launching, other, kernels, launches = (
+            (much - less) / steps for much, less in zip(long, short, strict=True)
+        )
+        way, like_way = ("graph", "FULL") if mode == "cudagraph" else ("eager", "NONE")
+        name, context = f"sglang-{model}-h100-{way}".lower(), prompt + (before + tokens) // 2
+        what = f"{data['engine']}, {model}, {data['gpu']}: batch {batch}, {way}, {context} tokens "
+        table = Anatomy(launches, None, kernels, None, busy * 1e3, launching * 1e3, other * 1e3, {})
+        like = {"shape": model.lower(), "spec": "h100", "engine": "sglang", "mode": [like_way],
+                "batch": batch, "context": context}  # fmt: skip
+        what += "of context in the mean"
+        found[name] = Recording(name, what, data["source"], (), like, table)
+    return found
+
+
 def anatomy(recording: Recording) -> Anatomy:
     """Launches, kernels by kind, and where the GPU's time went."""
-    on_gpu = sorted((e for e in recording.events if e.lane == GPU), key=lambda e: e.start_us)
-    calls = sorted((e for e in recording.events if _launches(e)), key=lambda e: e.start_us)
+    return recording.table or anatomy_of(recording.events)
+
+
+def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
+    """The anatomy of a timeline. With `whole`, the GPU also waits before its first kernel."""
+    on_gpu = sorted((e for e in events if e.lane == GPU), key=lambda e: e.start_us)
+    calls = sorted((e for e in events if _launches(e)), key=lambda e: e.start_us)
     idle_in_launch = idle = busy = 0.0
-    until = on_gpu[0].start_us
+    until = min(e.start_us for e in events) if whole else on_gpu[0].start_us
     for event in on_gpu:
         if event.start_us > until:  # a gap: how much of it is inside of a launch call?
             inside = _overlap(calls, until, event.start_us)
@@ -125,22 +188,31 @@ def anatomy(recording: Recording) -> Anatomy:
             idle += event.start_us - until - inside
         busy += max(0.0, event.end_us - max(event.start_us, until))
         until = max(until, event.end_us)
+    if whole:
+        idle += max(e.end_us for e in events) - until
     kinds: dict[str, list[float]] = {}
     for event in on_gpu:
         kinds.setdefault(kind_of(event.name), []).append(event.duration_us)
     shares = {kind: Share(len(took), sum(took)) for kind, took in kinds.items()}
-    kernels, launches = counted(recording.events)
+    kernels, launches = counted(events)
     once = shares.get("KV write") or shares.get("attention")
     return Anatomy(
         launches=launches,
         graph_launches=sum(e.category == "graph" for e in calls),
         kernels=kernels,
-        layers=once.count if once else None,
+        layers=int(once.count) if once else None,
         busy_us=busy,
         idle_in_launch_us=idle_in_launch,
         idle_us=idle,
         kinds=dict(sorted(shares.items(), key=lambda item: -item[1].us)),
+        small_us=_start_to_start_us([e for e in on_gpu if e.category != "copy"]),
     )
+
+
+def _start_to_start_us(kernels: Sequence[TraceEvent]) -> float | None:
+    """What a small kernel takes with the gap behind it: the median, or None where none is small."""
+    took = [then.start_us - e.start_us for e, then in pairwise(kernels) if kind_of(e.name) in SMALL]
+    return median(took) if took else None
 
 
 def counted(events: Sequence[TraceEvent]) -> tuple[int, int]:

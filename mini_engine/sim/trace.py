@@ -53,6 +53,24 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
     write_whole(path, json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
 
 
+def summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str, float]]:
+    """How long each timeline is that has events, and how busy its lanes are."""
+    found = {}
+    for name, events in timelines.items():
+        if not events:
+            continue
+        length = max(e.end_us for e in events) - min(e.start_us for e in events)
+        gpu = busy_us(events, GPU)
+        found[name] = {
+            "events": len(events),
+            "length_us": length,
+            "cpu_us": busy_us(events, CPU),
+            "gpu_us": gpu,
+            "utilisation": gpu / length if length else 0.0,
+        }
+    return found
+
+
 def busy_us(events: Iterable[TraceEvent], lane: str) -> float:
     """Time in µs during which `lane` is at work: the union of its events, without waits."""
     total, until = 0.0, float("-inf")

@@ -174,6 +174,7 @@ class DeviceSpec:
     sm_count: int
     cpu_op_us: float  # CPU: issue one kernel from the engine's Python, the launch included
     live_op_us: float  # CPU: the same for an op between two pieces, its metadata included
+    torch_op_us: float  # CPU: the same for a bare op of PyTorch, beside the model
     cpu_launch_us: float  # CPU: one raw kernel launch, no framework
     stream_gap_us: float  # GPU: from kernel to kernel in a stream; an empty one takes no more
     graph_gap_us: float  # GPU: the same between two nodes of a graph
@@ -239,6 +240,7 @@ FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
     "cpu_op_us": (("engine", "kernel_ops"), _OP),
     "live_op_us": (("engine", "live_ops"), _OP),
+    "torch_op_us": (_OP,),
     "host_step_us": (("engine", "step_ops"), _OP),
     "ahead_us": (("engine", "ahead_ops"), _OP),
     "request_us": (("engine", "request_ops"), _OP),

@@ -6,7 +6,7 @@ Out: for each decode batch the rung it runs at, the step launched each way, and 
      after how many replays it has paid.
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
-                      style="fused9", context=1024, max_batch=256)
+                      style="vllm", context=1024, max_batch=256)
     curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
@@ -26,7 +26,17 @@ from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.run import Mode, StepTime, input_copy, launched, pieces, run_of, step_time
+from mini_engine.step.run import (
+    Mode,
+    StepTime,
+    around,
+    input_copy,
+    is_live,
+    launched,
+    pieces,
+    run_of,
+    step_time,
+)
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
@@ -139,7 +149,8 @@ def crossover_batch(
         """Does the GPU, gaps included, run the kernels for longer than the CPU issues them?"""
         [step] = costs.steps("eager", [StepShape.decode(batch, context)])
         gpu_us = step.gpu_busy_us - spec.kernel_floor_us  # without the copy of the inputs
-        return gpu_us + step.kernels * spec.stream_gap_us >= step.kernels * spec.cpu_op_us
+        issue_us = step.cpu_us - spec.copy_us - sum(around(spec, batch))
+        return bool(gpu_us + step.kernels * spec.stream_gap_us >= issue_us)
 
     top = 1
     while not hidden(top):
@@ -195,15 +206,17 @@ class CaptureCost:
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
     """Warm up, record and instantiate. Recording an op costs as much as issuing it, and a node.
 
-    There is one warm-up run, as in vLLM 0.33, without the engine around it. In pieces, the ops
-    after the last piece (the head) belong to no capture. Eager captures nothing: all zeros.
+    There is one warm-up run, as in vLLM 0.33, without the engine around it. What stands before the
+    first graph and after the last (the head) belongs to no capture. Eager captures nothing: all
+    zeros.
     """
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
-    if mode == "piecewise":
-        while ops[-1].splitting:
-            ops = ops[:-1]
-    graphs = [nodes for nodes, graph in pieces([op.splitting for op in ops], mode) if graph]
+    ops = [op for op in ops if op.by != "torch"]
+    while is_live(mode, ops[-1].splitting, ops[-1].by):
+        ops = ops[:-1]
+    live = [is_live(mode, op.splitting, op.by) for op in ops]
+    graphs = [nodes for nodes, graph in pieces(live) if graph]
     warm_us = run_of([input_copy(spec), *launched(ops, spec, "eager")], spec).both
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,

@@ -101,7 +101,9 @@ def explain(
 
 def _on_host(spec: DeviceSpec, factor: float) -> DeviceSpec:
     """The same on a host that is so many times as slow."""
-    figures = ("cpu_op_us", "live_op_us", "host_step_us", "ahead_us", "request_us")
+    figures = (
+        "cpu_op_us", "live_op_us", "torch_op_us", "host_step_us", "ahead_us", "request_us",
+    )  # fmt: skip
     return replace(spec, **{name: getattr(spec, name) * factor for name in figures})
 
 

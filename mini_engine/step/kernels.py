@@ -3,17 +3,20 @@
 In:  a `ModelConfig`, the shape of the step (how many tokens, requests, keys), and a style.
 Out: one `OpCost` for each kernel, in order of launch.
 
-    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "fused9")      # 257 kernels
+    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "vllm")        # 345 kernels
 
 A kernel is a group of primitive ops (`ops.py`). It reads each value that it has not made itself,
-and writes each one that is needed after it, once: these are all the bytes there are. The three
-styles are three groupings of one list (`styles.json`: of each kernel, how the names of its ops
-begin), as three kinds of engines do the same arithmetic:
+and writes each one that is needed after it, once: these are all the bytes there are. The styles are
+groupings of one list, as engines do the same arithmetic. `styles.json` says of each where it was
+counted, and for each kernel how the names of its ops begin:
 
-    hf56     Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm;
-             1,591 a step
-    fused9   an engine's usual kernels, those of the simulator name for name: 9 a layer
-    fused5   everything fused that can be: 5 a layer, 143 a step
+    hf56         Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm
+    vllm         vLLM since October 2025: 12 a layer of Qwen3
+    vllm-2025    vLLM before that: 15 a layer of Qwen3
+    sglang       SGLang: 13 or 14 a layer of Qwen3
+    nano-vllm    nano-vllm: 14 a layer of Qwen3
+    fused9       what this course's simulated engine launches, name for name: 9 a layer
+    fused5       everything fused that can be, as this course's kernels do: 5 a layer
 
 Weights and cache take what `Stored` says, by default as the model is.
 """
@@ -21,10 +24,10 @@ Weights and cache take what `Stored` says, by default as the model is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +39,10 @@ from mini_engine.step.ops import Kind, Op, Value
 from mini_engine.step.storage import Stored, stored_as
 
 PER = ("", "token", "request", "key", "pair")  # costs are counted once, or for each of these
+# Who launches a kernel: the engine's model; a bare op of PyTorch, which no graph contains; or the
+# library's call that has launched the kernel before it.
+Launcher = Literal["engine", "torch", "library"]
+LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 
 
 class OpCost(NamedTuple):  # ten thousand steps make a million of them
@@ -50,6 +57,7 @@ class OpCost(NamedTuple):  # ten thousand steps make a million of them
     flops: float
     splitting: bool = False
     kind: Kind = "other"
+    by: Launcher = "engine"
 
 
 @dataclass(frozen=True)
@@ -105,19 +113,28 @@ Groups = dict[str, tuple[str, ...]]  # of each kernel: how the names of its ops 
 class Style:
     """How one kind of engine cuts a step into kernels. None: every op is a kernel of its own.
 
-    `norm_first`: a layer's first norm runs in a kernel of its own layer, not of the one before.
+    A kernel without ops passes once more over what the kernel before it wrote: it copies or casts
+    it, or sums up the parts in which it was written. Where that kernel has nothing to do in a
+    model, neither of the two is launched.
     """
 
+    source: str  # where the kernels were counted
     head: Groups | None = None
     layer: Groups | None = None
     tail: Groups | None = None
-    norm_first: bool = False
+    norm_first: bool = False  # a layer's first norm runs in its own layer, not in the one before
+    live: tuple[str, ...] = ()  # what piecewise graphs leave out beside attention
+    outside: tuple[str, ...] = ()  # what no graph contains
+    library: tuple[str, ...] = ()  # what the call that launched the kernel before it launches, too
+    prepares: int = 0  # small kernels around the graph that prepare a step, outside of it
+    split_k: int = 0  # a product of so many inputs is split, and a "reduce" sums up its parts
 
 
 _FILE = Path(__file__).with_name("styles.json")
 STYLES = {
     name: typed(Style, style, f"{_FILE}: {name}") for name, style in read_object(_FILE).items()
 }
+PREPARE = Op("prepare", Value("prepared", "request", 1, "int64"), (), per="request")
 
 
 @dataclass(frozen=True)
@@ -127,6 +144,8 @@ class Kernel:
     name: str
     ops: tuple[Op, ...]
     needed: frozenset[Value]
+    live: bool = False
+    by: Launcher = "engine"
 
     @property
     def kind(self) -> Kind:
@@ -135,7 +154,8 @@ class Kernel:
 
     @property
     def splitting(self) -> bool:
-        return self.kind == "attention" or any(op.per == "request" for op in self.ops)
+        requests = any(op.per == "request" for op in self.ops)
+        return self.live or self.by == "torch" or requests or self.kind == "attention"
 
     def bytes(self, c: ModelConfig, w: Stored) -> list[float]:
         """Coefficients over `PER`: what it reads and has not made, and what it makes for others."""
@@ -167,18 +187,37 @@ def held(value: Value, c: ModelConfig, w: Stored) -> float:
     return matrix
 
 
-def grouped(listed: Sequence[Op], groups: Groups | None, kept: Iterable[str]) -> tuple[Kernel, ...]:
+def grouped(
+    listed: Sequence[Op], groups: Groups | None, kept: Iterable[str], by: Style
+) -> tuple[Kernel, ...]:
     """Ops as kernels. What later ops of the list read is needed, and so is what is `kept` by name:
     what the next layer begins with, and the cache."""
     if groups is None:
         return tuple(Kernel(op.name, (op,), frozenset([op.writes])) for op in listed)
-    kernels = []
+    kernels: list[Kernel] = []
+    mine: tuple[Op, ...] = ()
     for name, starts in groups.items():
-        mine = tuple(op for op in listed if op.name.startswith(starts))
+        if starts:
+            mine = tuple(op for op in listed if op.name.startswith(starts))
+        elif mine and not (name.endswith("reduce") and mine[-1].reads[0].numbers < by.split_k):
+            mine = (again(mine[-1]),)
+        else:
+            continue
+        if not mine:
+            continue
         others = {value for op in listed if op not in mine for value in op.reads}
         stays = {op.writes for op in mine if op.writes.name in kept or op.writes.dtype == "kv"}
-        kernels.append(Kernel(name.rstrip("."), mine, frozenset(others | stays)))
+        needed, stem = frozenset(others | stays), name.rstrip(".")
+        whose: Launcher = "library" if stem in by.library else "engine"
+        whose = "torch" if stem in by.outside else whose
+        kernels.append(Kernel(stem, mine, needed, stem in by.live, whose))
     return tuple(kernels)
+
+
+def again(op: Op) -> Op:
+    """One more pass over what an op has written."""
+    parts = replace(op.writes, name=f"{op.writes.name}, in parts", of=None)
+    return Op(f"{op.name} again", op.writes, (parts,), per=op.per)
 
 
 def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
@@ -190,10 +229,11 @@ def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
     if layer and not c.qk_norm:
         layer = {name.removeprefix("qk_norm_"): starts for name, starts in layer.items()}
     listed = ops.layer(c, norm_first=by.norm_first, copied_cache=whole)
+    prepare = Kernel("prepare", (PREPARE,), frozenset([PREPARE.writes]), by="torch")
     return (
-        grouped(ops.head(c), by.head, ("residual", "normed")),
-        grouped(listed, layer, ("residual3", "normed3")),
-        grouped(ops.tail(c, norm_first=by.norm_first), by.tail, ()),
+        (prepare,) * by.prepares + grouped(ops.head(c), by.head, ("residual", "normed"), by),
+        grouped(listed, layer, ("residual3", "normed3"), by),
+        grouped(ops.tail(c, norm_first=by.norm_first), by.tail, (), by),
     )
 
 
@@ -206,13 +246,14 @@ class Costs(NamedTuple):
     names: tuple[str, ...]
     splitting: tuple[bool, ...]
     kinds: tuple[Kind, ...]
+    by: tuple[Launcher, ...]
     bytes: NDArray[np.float64]  # (kernels, len(PER))
     flops: NDArray[np.float64]
 
     def at(self, shape: StepShape) -> tuple[OpCost, ...]:
         """The kernels of one step."""
         moved, computed = ((m @ shape.sizes).tolist() for m in (self.bytes, self.flops))
-        columns = self.names, moved, computed, self.splitting, self.kinds
+        columns = self.names, moved, computed, self.splitting, self.kinds, self.by
         return tuple(OpCost(*kernel) for kernel in zip(*columns, strict=True))
 
 
@@ -225,6 +266,7 @@ def part_costs(config: ModelConfig, style: str, stored: Stored | None = None) ->
             tuple(kernel.name for kernel in kernels),
             tuple(kernel.splitting for kernel in kernels),
             tuple(kernel.kind for kernel in kernels),
+            tuple(kernel.by for kernel in kernels),
             np.array([kernel.bytes(config, stored) for kernel in kernels]),
             np.array([kernel.flops() for kernel in kernels]),
         )
@@ -235,8 +277,8 @@ def part_costs(config: ModelConfig, style: str, stored: Stored | None = None) ->
 class StepParts(NamedTuple):
     """A step as models are built: `head`, the same `layer` again and again, `tail`.
 
-    `head` and `layer` work on num_tokens rows, and only `layer` reads the KV cache. `tail` works
-    on num_reqs rows and is all splitting ops.
+    But for what prepares a step, `head` and `layer` work on num_tokens rows, and only `layer`
+    reads the KV cache. `tail` works on num_reqs rows and is all splitting ops.
     """
 
     head: tuple[OpCost, ...]

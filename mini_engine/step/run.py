@@ -3,10 +3,10 @@
 In:  kernels (`mini_engine.step.kernels`), a `DeviceSpec`, and how the step is launched:
      "eager"      every kernel is a launch of its own
      "piecewise"  kernels between splitting ones are graphs, the splitting ones are live launches
-     "full"       one graph
+     "full"       one graph, and live what no graph of this engine contains
 Out: `StepTime`. `step_model.py` gives the same for many steps of a model.
 
-    step_time(step_ops(config, StepShape.decode(8, 1000), "fused9"), load_spec("h200"), "eager")
+    step_time(step_ops(config, StepShape.decode(8, 1000), "vllm"), load_spec("h200"), "eager")
 
 A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
 both:
@@ -40,7 +40,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import OpCost, StepShape
+from mini_engine.step.kernels import Launcher, OpCost, StepShape
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.ops import Kind
 
@@ -184,31 +184,35 @@ def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
 
 def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     """The kernels as pieces of work. Raises ValueError for no kernels or an unknown mode."""
-    times_us = [kernel_us(op, spec) for op in ops]
-    live_us, works, first = issue_live_us(spec, mode), [], 0
-    for kernels, graph in pieces([op.splitting for op in ops], mode):
-        inside, first = times_us[first : first + kernels], first + kernels
+    works, first = [], 0
+    for kernels, graph in pieces([is_live(mode, op.splitting, op.by) for op in ops]):
+        part, first = ops[first : first + kernels], first + kernels
+        inside = [kernel_us(op, spec) for op in part]
+        issue_us = issue_live_us(spec, mode, part[0].by)
         works.append(
-            graph_work(inside, spec) if graph else Work(live_us, inside[0], inside[0], kernels)
+            graph_work(inside, spec) if graph else Work(issue_us, inside[0], inside[0], kernels)
         )
     return works
 
 
-def pieces(splitting: Sequence[bool], mode: Mode) -> list[tuple[int, bool]]:
-    """Kernels as they are launched: how many there are in each work, and whether it is a graph.
-
-    Raises ValueError for no kernels or an unknown mode.
-    """
-    if not splitting:
-        raise ValueError("a step without ops: give at least one")
+def is_live(mode: Mode, splitting: bool, by: Launcher) -> bool:
+    """Whether a kernel is a launch of its own in this mode. ValueError for an unknown mode."""
     if mode not in MODES:
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
-    if mode == "full":
-        return [(len(splitting), True)]
+    return mode == "eager" or by == "torch" or (splitting and mode == "piecewise")
+
+
+def pieces(live: Sequence[bool]) -> list[tuple[int, bool]]:
+    """Kernels as they are launched: how many there are in each work, and whether it is a graph.
+
+    Raises ValueError for no kernels.
+    """
+    if not live:
+        raise ValueError("a step without ops: give at least one")
     found: list[tuple[int, bool]] = []
-    for live, group in groupby(splitting):
+    for alone, group in groupby(live):
         kernels = len(list(group))
-        found += [(1, False)] * kernels if mode == "eager" or live else [(kernels, True)]
+        found += [(1, False)] * kernels if alone else [(kernels, True)]
     return found
 
 
@@ -224,9 +228,11 @@ def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 
 
-def issue_live_us(spec: DeviceSpec, mode: Mode) -> float:
-    """CPU time to launch one kernel outside of a graph."""
-    return spec.cpu_op_us if mode == "eager" else spec.live_op_us
+def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
+    """CPU time to launch one kernel on its own."""
+    if by == "engine":
+        return spec.live_op_us if mode == "piecewise" else spec.cpu_op_us
+    return spec.torch_op_us if by == "torch" else spec.cpu_launch_us
 
 
 def with_pdl(spec: DeviceSpec) -> DeviceSpec:

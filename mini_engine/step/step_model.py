@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import StepShape, part_costs
+from mini_engine.step.kernels import LAUNCHERS, StepShape, part_costs
 from mini_engine.step.launch_model import graph_launch_us
-from mini_engine.step.run import Mode, StepTime, around, gb_s_of, issue_live_us, pieces
+from mini_engine.step.run import Mode, StepTime, around, gb_s_of, is_live, issue_live_us, pieces
 from mini_engine.step.storage import Stored, stored_as
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
@@ -35,6 +35,7 @@ class Launches(NamedTuple):
 
     nodes: Any  # of each work: how many kernels it has; an array of int64
     graphs: NDArray[np.bool_]  # of each work: is it a graph
+    by: NDArray[np.int64]  # of each work: who launches it, an index into `LAUNCHERS`
     # (kernels, works + 1): how often a kernel runs in a work and in those after it, at last in none
     rest: NDArray[np.float64]
 
@@ -44,14 +45,18 @@ def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
     """The works of a step in this mode, and the different kernels of head, layer and tail in them.
     Raises ValueError for an unknown mode or style."""
     parts = part_costs(config, style)
-    splitting = np.array([live for part in parts for live in part.splitting])
+    splitting = [live for part in parts for live in part.splitting]
+    by = [launcher for part in parts for launcher in part.by]
+    whose = np.array([LAUNCHERS.index(launcher) for launcher in by])
     ends = np.cumsum([len(part.names) for part in parts])
     head, layer, tail = np.split(np.arange(ends[-1]), ends[:-1])
     order = np.concatenate([head, np.tile(layer, config.num_layers), tail])
-    nodes, graphs = map(np.array, zip(*pieces(splitting[order].tolist(), mode), strict=True))
-    runs = np.add.reduceat(np.eye(ends[-1])[order], nodes.cumsum() - nodes)
+    live = [is_live(mode, splitting[kernel], by[kernel]) for kernel in order]
+    nodes, graphs = map(np.array, zip(*pieces(live), strict=True))
+    first = nodes.cumsum() - nodes
+    runs = np.add.reduceat(np.eye(ends[-1])[order], first)
     rest = np.vstack([runs[::-1].cumsum(axis=0)[::-1], np.zeros(ends[-1])])
-    return Launches(nodes, graphs, np.ascontiguousarray(rest.T))
+    return Launches(nodes, graphs, whose[order][first], np.ascontiguousarray(rest.T))
 
 
 class StepModel:
@@ -141,7 +146,8 @@ class StepModel:
         """Of each chain: what it takes without its kernels, and how often it runs each of them,
         (kernels, works + 1); and how long the CPU issues the whole step."""
         spec, launches = self.spec, launches_of(self.config, self.style, mode)
-        live_us, in_turn = issue_live_us(spec, mode), spec.queue_depth == 1
+        in_turn = spec.queue_depth == 1
+        live_us = np.array([issue_live_us(spec, mode, by) for by in LAUNCHERS])[launches.by]
         issue_us = np.where(launches.graphs, graph_launch_us(launches.nodes, spec), live_us)
         gap_us = np.full_like(issue_us, spec.stream_gap_us)  # of the GPU, before each work
         if in_turn:  # nothing is issued before the work ahead of it has ended

@@ -220,6 +220,20 @@ def test_a_recorded_step_is_drawn_above_the_prediction_of_the_same_step(
     )  # fmt: skip
     assert {e["args"]["name"] for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "M"}
     assert (tmp_path / "r.png").stat().st_size > 10_000
+    assert found["compared"]["share of attention"] == pytest.approx([0.22, 0.22], abs=0.03)
+
+
+def test_a_step_of_which_only_a_table_was_published_is_bars_beside_the_same_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["trace", "--recorded", "sglang-qwen3-0.6b-h100-eager", "--batch", "16"]
+    found = json_of(capsys, *words, "-o", str(tmp_path / "r.json"))
+    assert (found["shape"], found["engine"]) == ("qwen3-0.6b, batch 16, context 336", "sglang")
+    assert list(found["timelines"]) == ["predicted"]
+    parts = [found["explained"][name] for name in ("floor_us", "kernels_us", "cpu_us")]
+    recorded = sum(found[name] for name in ("busy_us", "idle_in_launch_us", "idle_us"))
+    assert sum(parts) == pytest.approx(recorded)
+    assert (tmp_path / "r.png").stat().st_size > 10_000
 
 
 def test_a_trace_is_of_the_engine_and_the_host_that_are_named(

@@ -91,6 +91,7 @@ REFUSED = [
     ("trace --recorded none.json", "none.json"),
     ("trace --recorded list.json", "list.json"),
     ("trace --recorded sglang", "sglang"),
+    ("trace --recorded sglang-qwen3-8b-h100-eager --batch 3", "3"),
     ("validate --points deep.json", "deep.json"),
     ("validate --points nowhere.json", "nowhere.json"),
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.text import Text
 
 from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
@@ -41,10 +42,20 @@ COSTS = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL", 32)
 POINTS = COSTS.curve(HISTOGRAM, 4, 32)
 OWN = COSTS.point(LADDER, HISTOGRAM)
 
+BARS = {
+    "recorded": {"product": 5000.0, "norm": 60.0},
+    "predicted": {"product": 4000.0, "RoPE": 9.0},
+}
 MEASURED, ON_A_GPU = measured_steps(made_up_rows()), made_up(made_up_rows(), emulated=False)
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "timeline": lambda path: plots.timeline(STEPS, path),
+    "recorded timeline": lambda path: plots.timeline(
+        STEPS, path, recorded_us=dict.fromkeys(STEPS, 130.0)
+    ),
+    "step_bars": lambda path: plots.step_bars(
+        BARS, path, title="A kernel runs for most of it", caption="recorded"
+    ),
     "crossover": lambda path: plots.itl_curve(CURVE, path),
     "ladder_curve": lambda path: plots.ladder_curve(
         POINTS, path, caption="predicted", reference=("vLLM's", OWN)
@@ -100,7 +111,7 @@ def test_every_panel_has_a_name_on_its_axes_and_the_title_is_a_sentence_of_words
     for axes in drawn:
         lanes = [label.get_text() for label in axes.get_yticklabels()] == ["GPU", "CPU"]
         if axes.get_position().x0 < left + 0.01:
-            assert lanes or axes.get_ylabel()
+            assert lanes or axes.get_ylabel() or not len(axes.get_yticks())  # named bars
 
 
 @each_figure
@@ -126,6 +137,8 @@ def test_words_stay_on_the_page(
         lambda path: plots.timeline({}, path),
         lambda path: plots.timeline({"eager": []}, path),
         lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
+        lambda path: plots.step_bars({}, path, title="", caption=""),
+        lambda path: plots.step_bars({"eager": {"norm": 0.0}}, path, title="", caption=""),
         lambda path: plots.itl_curve(replace(CURVE, points=()), path),
         lambda path: plots.ladder_curve([], path, caption="", reference=("vLLM's", OWN)),
         lambda path: plots.rung_histogram({}, path),
@@ -240,6 +253,31 @@ def test_kernel_names_are_written_where_they_fit_and_left_out_where_not(
         box = text.get_window_extent()
         assert edge.x0 - 2 <= box.x0 <= box.x1 <= edge.x1 + 2
         assert edge.y0 <= box.y0 <= box.y1 <= edge.y1
+
+
+def test_a_recorded_step_is_drawn_from_the_given_time_on_with_letters_that_a_phone_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.timeline(STEPS, tmp_path / "x.png", recorded_us=dict.fromkeys(STEPS, 130.0))
+    plots.step_bars(
+        BARS, tmp_path / "y.png", title="A kernel runs for most of it", caption="recorded"
+    )
+    assert "from a layer's attention on: 24 done in 60 µs" in words(figures[0])  # each 2.5 µs
+    for figure in figures:
+        phone = 390 / figure.bbox.width  # the picture's width on a phone, in pixels
+        texts = [text for text in figure.findobj(Text) if text.get_text()]
+        assert min(text.get_size() * figure.dpi / 72 * phone for text in texts) > 10
+
+
+def test_a_bar_is_as_long_as_its_step_and_its_parts_as_they_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.step_bars(BARS, tmp_path / "x.png", title="", caption="")
+    pieces = [patch.get_width() for patch in panels(figures[0])[0].patches]
+    assert pieces == pytest.approx([5.0, 0.06, 4.0, 0.009])
+    assert "5.06 ms" in words(figures[0])
 
 
 # ---------------------------------------------------------------- crossover

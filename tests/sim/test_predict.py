@@ -21,10 +21,10 @@ from mini_engine.step.curves import capture_cost
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import MODES as LAUNCHED
-from mini_engine.step.run import Mode, step_time
+from mini_engine.step.run import Mode, is_live, step_time
 from mini_engine.step.storage import stored_as
 
-SPEC = load_spec("h200")
+SPEC = replace(load_spec("h200"), ops="fused9")  # as the simulated engine launches it
 SHAPE = replace(named_shape("qwen3-0.6b"), num_layers=3)
 MODES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
@@ -40,6 +40,7 @@ OPS = st.lists(
         flops=st.floats(0, 1e10),
         splitting=st.booleans(),
         kind=st.sampled_from(["product", "attention", "other"]),
+        by=st.sampled_from(["engine", "torch", "library"]),
     ),
     min_size=1,
     max_size=30,
@@ -160,9 +161,7 @@ def test_every_op_runs_once_by_its_name_whatever_the_mode(ops: list[OpCost]) -> 
     for mode in LAUNCHED:
         ran = [e for e in play(ops, SPEC, mode)[0] if e.lane == GPU and e.category != "copy"]
         assert [e.name for e in ran] == [op.name for op in ops]
-        live = [True] * len(ops) if mode == "eager" else [op.splitting for op in ops]
-        if mode == "full":
-            live = [False] * len(ops)
+        live = [is_live(mode, op.splitting, op.by) for op in ops]
         assert [e.category == "kernel" for e in ran] == live
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 from mini_engine.sim.recorded import (
     KINDS,
     STEP,
+    UNLISTED,
     anatomy,
     counted,
     events_of_profile,
     kind_of,
     load_recording,
+    nsys_steps,
     recording_names,
 )
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
@@ -62,7 +65,7 @@ def test_eager_vllm_leaves_the_gpu_idle_and_mostly_not_for_launches() -> None:
     assert found.idle_us > 5 * found.idle_in_launch_us
 
 
-@pytest.mark.parametrize("name", recording_names())
+@pytest.mark.parametrize("name", [SGLANG, FULL, PIECES, HF, EAGER])
 def test_the_three_shares_are_the_whole_time_of_the_gpu(name: str) -> None:
     recording = load_recording(name)
     found = anatomy(recording)
@@ -86,11 +89,65 @@ def test_the_three_shares_are_the_whole_time_of_the_gpu(name: str) -> None:
         ("void flashinfer::norm::FusedAddRMSNormKernel", "norm"),
         ("moe::dev::routing::routingRenormalize", "routing"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel", "other"),
+        ("tensorrt_llm::kernels::applyBiasRopeUpdateKVCacheV2", "KV write"),
+        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_2", "norm"),
+        ("gate_up_proj", "product"),  # and what our own kernels are called
+        ("qk_norm_rope_kv_write", "KV write"),
+        ("silu_mul", "activation"),
     ],
 )
 def test_a_kernels_name_tells_its_kind(kernel: str, kind: str) -> None:
     assert kind_of(kernel) == kind
     assert kind in (*KINDS, "other")
+
+
+def test_a_table_of_kernels_is_one_step_and_holds_what_its_source_left_out() -> None:
+    """The source lists kernels above 1% of the time, of 11 steps, and the time of all of them."""
+    found = anatomy(load_recording("vllm-qwen3-8b-h100-kernels"))
+    a_layer = {kind: share.count / 36 for kind, share in found.kinds.items() if share.count}
+    assert a_layer == {
+        "product": pytest.approx(6 + 1 / 36), "attention": 1, "norm": 2, "KV write": 1,
+    }  # four products and, behind two of them, a reduction  # fmt: skip
+    assert sum(share.us for share in found.kinds.values()) == pytest.approx(found.busy_us)
+    assert found.kinds[UNLISTED].us == pytest.approx(0.04 * found.busy_us, rel=0.05)
+    assert (found.launches, found.idle_us) == (None, None)  # the source does not tell
+
+
+def test_a_step_under_nsys_is_a_long_run_less_a_short_one() -> None:
+    """17 launches a step with graphs, and as many as kernels without: whole numbers, which shows
+    that 511 steps lie between a run of 512 tokens and one of none."""
+    eager, graph = (
+        anatomy(load_recording(f"sglang-qwen3-0.6b-h100-{w}")) for w in ("eager", "graph")
+    )
+    assert (graph.launches, graph.kernels) == (
+        pytest.approx(17, abs=0.01),
+        pytest.approx(384, abs=0.01),
+    )
+    assert eager.launches == eager.kernels == pytest.approx(374.9, abs=0.1)
+    assert [us / 1e3 for us in (eager.busy_us, eager.idle_in_launch_us, eager.idle_us)] == [
+        pytest.approx(ms, abs=0.01) for ms in (1.33, 1.16, 6.18)
+    ]  # fmt: skip
+
+
+def test_of_the_idle_time_of_an_eager_step_most_is_no_launch_call() -> None:
+    for batch in (1, 4, 8, 16):
+        for name, step in nsys_steps(batch).items():
+            found = anatomy(step)
+            if name.endswith("eager"):
+                assert found.idle_us > 2.5 * found.idle_in_launch_us, (name, batch)
+
+
+def test_two_people_saw_the_same_step() -> None:
+    """SGLang, Qwen3-8B, one request, an H100 in a graph: under nsys, and in PyTorch's profiler."""
+    one, other = (
+        anatomy(load_recording(f"sglang-qwen3-8b-h100-{w}")) for w in ("graph", "kernels")
+    )
+    assert one.busy_us == pytest.approx(other.busy_us, rel=0.01)
+
+
+@pytest.mark.parametrize("name", recording_names())
+def test_every_recording_names_its_source_at_a_commit(name: str) -> None:
+    assert re.match(r"github:[\w-]+/[\w.-]+@[0-9a-f]{7,}", load_recording(name).source)
 
 
 # ---- a profile of one's own

@@ -50,7 +50,7 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
     ladder: CaptureLadder, batch: int, context: int
 ) -> None:
     tiny = replace(SHAPE, num_layers=2)
-    curve = itl_curve(tiny, H200, ladder, style="fused9", context=context, max_batch=batch)
+    curve = itl_curve(tiny, H200, ladder, style=H200.ops, context=context, max_batch=batch)
     point, model, keys = curve.point(batch), StepModel(tiny, H200), batch * context
     assert point.eager.itl_us == pytest.approx(
         model.itl_us("eager", StepShape.decode(batch, context))
@@ -97,10 +97,10 @@ def test_the_floor_is_weights_and_keys_over_the_bandwidth_of_a_copy() -> None:
     assert step_floor_us(SHAPE, H200, 3, 100) == pytest.approx(moved / 4300e9 * 1e6)
 
 
-def test_the_crossover_of_the_curve_is_that_of_the_launch_model_and_has_a_point() -> None:
+def test_the_crossover_of_the_curve_has_a_point() -> None:
     spec = replace(H200, request_us=0.0)  # which the CPU needs for each request, launched or not
-    curve = itl_curve(SHAPE, spec, LADDER, style="fused9", context=1024, max_batch=512)
-    assert curve.crossover == crossover_batch(SHAPE, H200, "fused9", 1024) == 274
+    curve = itl_curve(SHAPE, spec, LADDER, style=spec.ops, context=1024, max_batch=512)
+    assert curve.crossover == crossover_batch(SHAPE, spec, spec.ops, 1024)
     # Left of it the CPU sets the pace: eager's ITL does not depend on the batch, up to the part
     # of the last kernels that the CPU cannot hide. Right of it ITL grows.
     eager = {p.batch: p.eager.itl_us for p in curve.points}

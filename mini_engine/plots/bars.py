@@ -1,0 +1,79 @@
+"""Steps as stacked bars: what each of them spent its time on.
+
+In:  for each step ("recorded", "predicted") its parts in µs, in the order of the stack.
+Out: a PNG that is read on a phone: narrow, with large letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+
+from matplotlib.patches import Patch
+
+from mini_engine.plots.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    canvas,
+)
+
+# Where the time of a step goes: first a kernel runs, then the GPU waits.
+RUNS = "a kernel runs"
+BYTES, STARTS = f"{RUNS}: its bytes", f"{RUNS}: beginning and end"
+LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
+WAITS = "idle, whatever the CPU does"
+COLOURS = {
+    RUNS: BLUE, BYTES: BLUE, STARTS: SKY, LAUNCHES: VERMILION, OTHER_WORK: ORANGE, WAITS: GREY,
+    "the rest": GREY, "not listed": PALE,
+}  # fmt: skip
+REST = (BLUE, ORANGE, SKY, GREEN, PURPLE, YELLOW, VERMILION)  # of other parts, in turn
+LIGHT = (SKY, ORANGE, PALE, YELLOW, PURPLE)  # text on these is black
+WIDTH_INCHES = 7.5  # 14 points are 10 pixels where the picture is 390 wide
+
+
+def step_bars(
+    rows: Mapping[str, Mapping[str, float]], path: Path | str, *, title: str, caption: str
+) -> None:
+    """Write the figure to `path`: a bar for each step, and below it the parts' names.
+
+    Raises ValueError when there is no step, or one takes no time.
+    """
+    if not rows or not all(sum(parts.values()) > 0 for parts in rows.values()):
+        raise ValueError("no bars: give the parts of at least one step, in µs")
+    others, colours = cycle(REST), dict[str, str]()
+    for part in (part for parts in rows.values() for part in parts):
+        if part not in colours:
+            colours[part] = COLOURS.get(part) or next(others)
+    whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
+    tall = 3.2 + 0.95 * len(rows) + 0.3 * len(colours)
+    with canvas(path, (WIDTH_INCHES, tall), title=title, caption=caption) as figure:
+        axes, names = figure.subplots(
+            2, 1, height_ratios=[0.6 + 0.95 * len(rows), 0.3 * len(colours)]
+        )
+        for y, (step, parts) in enumerate(rows.items()):
+            left = 0.0
+            axes.text(0, y - 0.36, step, va="bottom")
+            for part, us in parts.items():
+                ms, colour = us / 1e3, colours[part]
+                axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor="white")
+                if ms > 0.07 * whole_ms:
+                    ink = "black" if colour in LIGHT else "white"
+                    axes.text(left + ms / 2, y, f"{ms:.2f}", ha="center", va="center", color=ink)
+                left += ms
+            axes.text(left + 0.01 * whole_ms, y, f"{left:.2f} ms", va="center", weight="bold")
+        axes.set(xlim=(0, 1.25 * whole_ms), ylim=(len(rows) - 0.5, -0.8), xlabel="ms of one step")
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        names.set_axis_off()
+        names.legend(
+            handles=[Patch(color=colour, label=part) for part, colour in colours.items()],
+            loc="upper left", borderaxespad=0, handlelength=1.2,
+        )  # fmt: skip

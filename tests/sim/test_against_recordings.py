@@ -1,0 +1,128 @@
+"""The simulator held against steps that others have recorded. A band is as wide as its reason says;
+`trace --recorded NAME` prints how far off each figure is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from mini_engine.model.config import SHAPES, named_shape
+from mini_engine.sim.predict import play
+from mini_engine.sim.recorded import (
+    Anatomy,
+    Recording,
+    anatomy,
+    anatomy_of,
+    load_recording,
+    nsys_steps,
+)
+from mini_engine.step.cards import load_spec
+from mini_engine.step.explain import WAYS, Explained, explain
+from mini_engine.step.kernels import StepShape, step_ops
+
+UNDER_NSYS = [step for batch in (1, 4, 8, 16) for step in nsys_steps(batch).values()
+              if step.like and step.like["shape"] in SHAPES]  # fmt: skip
+EAGER = [step for step in UNDER_NSYS if step.name.endswith("eager")]
+GRAPHS = [step for step in UNDER_NSYS if step.name.endswith("graph")]
+MI300X = load_recording("sglang-qwen3-8b-graph")
+TABLES = [load_recording(f"{engine}-qwen3-8b-h100-kernels") for engine in ("sglang", "vllm")]
+
+
+def named(steps: list[Recording]) -> pytest.MarkDecorator:
+    ids = [f"{step.name}-{(step.like or {})['batch']}" for step in steps]
+    return pytest.mark.parametrize("step", steps, ids=ids)
+
+
+@cache
+def _predicted(name: str, batch: int, whole: bool) -> Anatomy:
+    like = load_recording(name, batch).like or {}
+    spec = load_spec(like["spec"], None, like["engine"])
+    shape = StepShape.decode(like["batch"], like["context"])
+    ops = step_ops(named_shape(like["shape"]), shape, spec.ops)
+    return anatomy_of(play(ops, spec, WAYS[like["mode"][0]], like["batch"])[0], whole=whole)
+
+
+def predicted(step: Recording) -> Anatomy:
+    like = step.like or {}
+    return _predicted(step.name, like["batch"], not step.events)
+
+
+def explained(step: Recording) -> Explained:
+    like = step.like or {}
+    spec = load_spec(like["spec"], None, like["engine"])
+    itl_us, model = anatomy(step).gpu_us, named_shape(like["shape"])
+    about = {"batch": like["batch"], "context": like["context"], "mode": like["mode"][0]}
+    return explain(model, spec, itl_us=itl_us, **about)
+
+
+def share(step: Anatomy, kind: str) -> float:
+    return step.kinds[kind].us / step.busy_us
+
+
+@named(UNDER_NSYS)
+def test_kernels_run_for_as_long_as_predicted_within_a_fifth(step: Recording) -> None:
+    """Too short rather than too long, most of all for the smallest model: the recorded step splits
+    products and attention in two, and each such kernel has a beginning and an end."""
+    assert 0.8 < predicted(step).busy_us / anatomy(step).busy_us < 1.1
+
+
+@named(GRAPHS)
+def test_a_step_in_a_graph_takes_what_is_predicted_within_three_tenths(step: Recording) -> None:
+    """Too long, and more so with the batch: of the engine's work for each request, which the fit
+    has from servers, SGLang's own benchmark has little."""
+    found = anatomy(step)
+    assert 0.9 < predicted(step).gpu_us / found.gpu_us < 1.3
+    assert predicted(step).busy_us / predicted(step).gpu_us > 0.6 < found.busy_us / found.gpu_us
+
+
+def test_one_host_explains_the_eager_steps_of_three_models_and_four_batches() -> None:
+    """Half as slow as the usual server. If the CPU's time went with anything but the number of
+    kernels, each model would need a host of its own."""
+    factors = [explained(step).host_factor or 0.0 for step in EAGER]
+    assert 0.4 < min(factors) <= max(factors) < 0.65
+    assert max(factors) < 1.3 * min(factors)
+
+
+@named(EAGER)
+def test_explain_finds_from_the_itl_alone_how_long_the_gpu_waited(step: Recording) -> None:
+    """A profiler saw it: to within an eighth of the step, and rather less than it was. What a
+    graph takes is what explain compares with, and that is predicted too long."""
+    found, told = anatomy(step), explained(step)
+    waited = 1 - found.busy_us / found.gpu_us
+    assert waited - 0.125 < told.cpu_us / told.itl_us < waited + 0.01
+
+
+@named([MI300X, *TABLES])
+def test_a_layer_has_the_predicted_kernels_and_others_that_move_little(step: Recording) -> None:
+    """KV write, and where it is listed the activation, are one a layer in both. Of no kind are more
+    predicted than there are: copies, reductions, norms and RoPE of their own are left out."""
+    found, ours = anatomy(step), predicted(step)
+    for kind in ("KV write", "activation", "product", "attention", "norm"):
+        if kind in found.kinds:
+            counts = [round(part.kinds[kind].count / 36) for part in (found, ours)]
+            assert counts[1] <= counts[0], kind
+            assert kind not in ("KV write", "activation") or counts == [1, 1], kind
+
+
+def test_a_small_kernel_takes_what_is_predicted_from_start_to_start() -> None:
+    """4.8 µs on an MI300X. Such a kernel is all floor and gap: a card's two figures in one."""
+    found, ours = anatomy(MI300X).small_us, predicted(MI300X).small_us
+    assert found == pytest.approx(4.8, abs=0.05)
+    assert ours == pytest.approx(found, rel=0.25)
+
+
+def test_attention_has_the_predicted_share_where_there_are_keys_to_read() -> None:
+    """33,000 keys of 32 requests. The whole step is predicted a third too short: this library's
+    products reach 2.6 TB/s, where a copy reaches 4."""
+    assert share(predicted(MI300X), "attention") == pytest.approx(
+        share(anatomy(MI300X), "attention"), abs=0.05
+    )
+
+
+@named(TABLES)
+def test_attention_of_few_keys_is_predicted_too_short(step: Recording) -> None:
+    """FlashAttention 3 takes 7 to 9 µs a layer for 30 keys, and the predicted kernel its floor of
+    3: two to four of a hundred parts of the step are missed."""
+    missed = share(anatomy(step), "attention") - share(predicted(step), "attention")
+    assert 0 < missed < 0.05
