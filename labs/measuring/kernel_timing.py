@@ -76,7 +76,7 @@ def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequenc
         console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {command}")
         return 0
     backend = graphs_for("cuda")
-    copy_gb_s = copy_bandwidth(backend, sizes_for(backend, quick=True))["median"]
+    copy_gb_s = copy_bandwidth(backend, sizes_for(backend))["median"]
     console.print(f"{torch.cuda.get_device_name()}, its own copy: {copy_gb_s:,.0f} GB/s")
     console.print(f"Each in a graph, on the GPU's clock; predicted for {spec.name}:\n")
     timed = [time_calls(backend, case) for case in listed]

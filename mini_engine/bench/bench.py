@@ -10,20 +10,24 @@ a copy from the host or a read-back. The prediction leaves those out, too.
 
     bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
     rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
-    rows = list(bench.counted(weights, rows))    # kernels, launches: when every time was taken
+    rows = list(bench.profiled(weights, rows))    # kernels, launches: when every time was taken
 
 The profiler counts kernels and launches, and a process that has loaded it launches more slowly from
-then on. So it counts when nothing is left to time.
+then on. So it counts when nothing is left to time. What it saw can be kept, for `trace --recorded`.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 
@@ -40,18 +44,17 @@ from mini_engine.bench.decode_setup import (
 from mini_engine.bench.evidence import gpu_state
 from mini_engine.bench.gate import Gate, Verdict
 from mini_engine.bench.intervals import median_interval, paired_ratio
-from mini_engine.bench.profile import recorded_by_profiler
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, six
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import Weights
 from mini_engine.sim.recorded import counted, events_of_profile
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, step_time, with_pdl
 
-OVER = "the time of this run was over: go on with --resume"
 # Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
 # Without graphs, the smallest model that is measured launches more than a hundred.
 MOST_LAUNCHES = 16
@@ -59,19 +62,14 @@ MOST_LAUNCHES = 16
 
 @dataclass(frozen=True)
 class Bench:
-    """How to measure, and on what. `deadline` is a time of `time.monotonic()`."""
+    """How to measure, and on what."""
 
     backend: GraphBackend
     spec_for: Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
     copy_gb_s: float
     rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
-    deadline: float = float("inf")
     gate_steps: int = gate.STEPS[1]  # at most so many are compared with float32 on each path
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() > self.deadline
 
     @torch.no_grad()
     def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:
@@ -79,8 +77,6 @@ class Bench:
         and after the row of one that has left this process no device to go on with."""
         check_names(names)
         try:
-            if self.over:
-                raise ValueError(OVER)
             setup = self._setup(weights, point)
             judge, anchor = gate_of(setup, self.gate_steps), _prepared(ANCHOR, setup)
         except (torch.OutOfMemoryError, ValueError) as error:
@@ -99,16 +95,18 @@ class Bench:
         anchor.release()
 
     @torch.no_grad()
-    def counted(self, weights: Weights, rows: Iterable[Row]) -> Iterator[Row]:
+    def profiled(
+        self, weights: Weights, rows: Iterable[Row], folder: Path | None = None
+    ) -> Iterator[Row]:
         """Those of a point's rows that were measured, with the kernels and launches of a call by
-        the profiler. Nothing in this process may be timed afterwards."""
+        the profiler, whose trace goes into `folder`. Nothing here may be timed afterwards."""
         todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
         setup = self._setup(weights, todo[0].point) if todo else None
         for row in todo:
-            if self.over or setup is None:
-                return
+            assert setup is not None
             variant = _prepared(row.variant, setup)
-            kernels, launches = profiled(self.backend, variant.step)
+            kept = folder and folder / f"{row.shape}-batch{row.batch}-{row.variant}.json"
+            kernels, launches = counted_by_profiler(self.backend, variant.step, kept)
             variant.release()
             _clean(self.backend, row.variant)
             without = without_graph(VARIANTS[row.variant].mode, launches)
@@ -121,7 +119,7 @@ class Bench:
 
     def _row(self, setup: DecodeSetup, judge: Gate, anchor: Variant, row: Row) -> Row:
         kind = VARIANTS[row.variant]
-        if reason := OVER if self.over else kind.why_not(self.backend):
+        if reason := kind.why_not(self.backend):
             return replace(row, reason=reason)
         variant: Variant | None = None
         try:
@@ -252,16 +250,25 @@ def _clean(backend: GraphBackend, name: str) -> None:
 # ---------------------------------------------------------------- did it run as one graph?
 
 
-def profiled(backend: GraphBackend, call: Callable[[], object]) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by the profiler; None for none. A replayed graph counts as
-    one launch and all of its kernels."""
+def counted_by_profiler(
+    backend: GraphBackend, call: Callable[[], object], kept: Path | None = None
+) -> tuple[int | None, int | None]:
+    """(kernels, launches) of one call, by PyTorch's profiler; None for none. A replayed graph is
+    one launch and all of its kernels. `kept`: where the profiler's trace goes."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
+    from torch.profiler import ProfilerActivity, profile
 
-    def done() -> None:
+    watched = [ProfilerActivity.CPU, *([] if backend.emulated else [ProfilerActivity.CUDA])]
+    call()
+    backend.synchronize()
+    with no_garbage_collection(), profile(activities=watched) as profiler:
         call()
         backend.synchronize()
-
-    done()
-    kernels, launches = counted(events_of_profile(recorded_by_profiler(backend, done)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = kept or Path(folder) / "trace.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(path))
+        kernels, launches = counted(events_of_profile(json.loads(path.read_text())["traceEvents"]))
     return kernels or None, launches or None
 
 

@@ -15,9 +15,6 @@ saved."""
 from __future__ import annotations
 
 import itertools
-import os
-import platform
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +24,6 @@ from typing import Any
 import torch
 
 from mini_engine.bench.decode_setup import build_setup
-from mini_engine.bench.evidence import gpu_state, version
 from mini_engine.bench.intervals import line_fit, median_interval
 from mini_engine.bench.timing import device_us, host_us, paired_laps, spin
 from mini_engine.bench.variants import OursEager, no_kernels
@@ -38,8 +34,6 @@ from mini_engine.model.config import named_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
-TOOLS = ("gcc", "nvcc", "ncu", "nsys", "compute-sanitizer")  # compilers and profilers at hand
-PACKAGES = ("numpy", "torch", "triton", "transformers", "safetensors", "tokenizers", "pytest")
 PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
 
 
@@ -55,24 +49,20 @@ class Sizes:
     busy_cycles: int  # a dummy that lasts longer than a launch takes
 
 
-FULL = Sizes(30, 4 << 30, 8192, (1, 16, 64, 256, 1024, 4096), 400, 40_000)
-QUICK = Sizes(12, 1 << 30, 8192, (1, 64, 256, 1024), 400, 40_000)
-LEAST_COPY_BYTES = 256 << 20  # some times the largest L2 cache
+ON_A_GPU = Sizes(12, 1 << 29, 8192, (1, 64, 256, 1024), 400, 40_000)
 EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
 
 
-def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
+def sizes_for(backend: GraphBackend) -> Sizes:
     """How much to measure here. Raises ValueError when a GPU has too little free memory."""
     if backend.emulated:
         return EMULATED
-    sizes, free = QUICK if quick else FULL, free_bytes(backend)
-    copy_bytes = min(sizes.copy_bytes, free // 4 // 4096 * 4096)  # a copy takes two of these
-    if copy_bytes < LEAST_COPY_BYTES:
+    if (free := free_bytes(backend)) < 4 * ON_A_GPU.copy_bytes:
         raise ValueError(
-            f"{free:,} bytes of the GPU are free: bandwidth is measured with buffers of "
-            f"{LEAST_COPY_BYTES:,} and takes four times that; end what else runs on it"
+            f"{free:,} bytes of the GPU are free: a copy is measured with buffers of "
+            f"{ON_A_GPU.copy_bytes:,} and takes four times that; end what else runs on it"
         )
-    return replace(sizes, copy_bytes=copy_bytes)
+    return ON_A_GPU
 
 
 def measure(
@@ -84,17 +74,21 @@ def measure(
     yield "launch_us", _median(raw)
     yield "op_us", decoder_op_us(backend, sizes.repeats, dtype)
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
-    yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
+    yield from pdl_figures(backend, sizes.nodes[-1], sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
     yield from _product_figures(backend, sizes, dtype)
-    yield from _copy_figures(backend, sizes)
+    there = torch.zeros(256, dtype=torch.int32, device=backend.device)
+    here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
+    copies = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
+    yield "copy_us", _median(copies)  # of the CPU, to start a small copy
+    yield "sync_us", _median(host_us(backend, there[:1].tolist, 1, sizes.repeats))
     if not backend.emulated:
         card = torch.cuda.get_device_properties()
         yield "sm_count", {"value": card.multi_processor_count}
         yield "vram_bytes", {"value": card.total_memory}
         if depth := queue_depth(dummy):
             yield "queue_depth", {"value": depth}
-        yield "graph_node_bytes", {"value": node_bytes(backend, dummy, max(sizes.nodes))}
+        yield "graph_node_bytes", {"value": node_bytes(backend, dummy, sizes.nodes[-1])}
 
 
 def dummy_kernel(backend: GraphBackend) -> Dummy:
@@ -131,24 +125,14 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, one thread: what a host can tell without a GPU. Arithmetic
-    on a few hundred floats is in it, a launch is not. float32: not every CPU multiplies bf16."""
+    """The same decoder on CPU tensors, in float32 and one thread: what a host can tell without a
+    GPU. Arithmetic on a few hundred floats is in it, a launch is not."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:
         return decoder_op_us(graphs_for("cpu"), repeats, torch.float32)
     finally:
         torch.set_num_threads(threads)
-
-
-def _copy_figures(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:
-    """CPU time to start one small copy from pinned memory; and to read one number of a device that
-    is idle, which takes a copy and a wait."""
-    there = torch.zeros(256, dtype=torch.int32, device=backend.device)
-    here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
-    copies = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
-    yield "copy_us", _median(copies)
-    yield "sync_us", _median(host_us(backend, there[:1].tolist, 1, sizes.repeats))
 
 
 # ---------------------------------------------------------------- graphs
@@ -205,7 +189,7 @@ def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
 def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
     """What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's
     own kernels. Another family of kernels has another floor."""
-    few, nodes = torch.zeros(1024, device=backend.device), max(sizes.nodes)
+    few, nodes = torch.zeros(1024, device=backend.device), sizes.nodes[-1]
     few.add_(1)  # loads the kernel before a capture needs it
     graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
     spin(backend, graphs[0].replay)
@@ -270,15 +254,12 @@ def queue_depth(dummy: Dummy) -> int | None:
     """
     torch.cuda.synchronize()
     dummy(200_000_000)  # about 0.1 s
-    depth = None
     for launched in range(1, 8193):
         began = time.perf_counter()
         dummy(0)
         if time.perf_counter() - began > 1e-3:
-            depth = launched
-            break
-    torch.cuda.synchronize()
-    return depth
+            return launched
+    return None
 
 
 def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
@@ -312,63 +293,8 @@ def _product_figures(
     """GB/s at which a product of one row reads its weights, as in a decode step: two matrices in
     turns, so that no cache keeps one. TFLOP/s of their own large square product."""
     n = sizes.matmul_n
-    generator = torch.Generator(backend.device).manual_seed(0)
-    a, b = (
-        torch.randn((n, n), generator=generator, device=backend.device).to(dtype) for _ in range(2)
-    )
+    a, b = (torch.randn((n, n), device=backend.device).to(dtype) for _ in range(2))
     rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
     yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
     squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
     yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])
-
-
-# ---------------------------------------------------------------- the first seconds of a run
-
-
-def environment(backend: GraphBackend) -> dict[str, Any]:
-    """What machine this is, and the few figures that tell at once whether it is in order: a run
-    that ends here still says what the rest would have been measured on."""
-    return {
-        "machine": machine(backend),
-        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
-        "null_kernel": null_kernel(backend),
-    }
-
-
-def machine(backend: GraphBackend) -> dict[str, Any]:
-    """Card, host, versions and tools. Names only: no path and no host's name."""
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpus": os.cpu_count(),
-        "cuda": torch.version.cuda or "none",
-        "packages": {name: version(name) for name in PACKAGES},
-        "tools": [tool for tool in TOOLS if shutil.which(tool)],
-    }
-    if not backend.emulated:
-        card = torch.cuda.get_device_properties()
-        found |= {
-            "sm": 10 * card.major + card.minor,
-            "sm_count": card.multi_processor_count,
-            "memory_bytes": card.total_memory,
-            "l2_bytes": card.L2_cache_size,
-            "state": gpu_state(),
-        }
-    return found
-
-
-def null_kernel(backend: GraphBackend) -> dict[str, dict[str, Any]]:
-    """µs from the start of one kernel to the start of the next: `stream_us` with the CPU launching
-    each, which it may not do fast enough; `graph_us` as nodes of a graph; and those of PDL."""
-    nodes, repeats = (32, 4) if backend.emulated else (1024, 12)
-    dummy = dummy_kernel(backend)
-    spin(backend, lambda: dummy(0))
-    in_stream = device_us(backend, lambda: dummy(0), min(nodes, 400), repeats)
-    graph, _, _ = captured(backend, dummy, nodes, 0)
-    in_graph = [us / nodes for us in device_us(backend, graph.replay, 1, repeats)]
-    graph.reset()
-    return {
-        "stream_us": _median(in_stream),
-        "graph_us": _median(in_graph),
-        **pdl_figures(backend, nodes, repeats),
-    }

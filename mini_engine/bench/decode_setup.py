@@ -18,16 +18,10 @@ from torch import Tensor
 
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
-from mini_engine.cuda.generate import Kernels, decoding_model
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import QUANTS, LayerWeights, Weights
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import SchedulerLimits
-from mini_engine.engine.engine import Engine
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import scale_for
 from mini_engine.step.storage import Stored, stored_as
@@ -206,37 +200,6 @@ def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
 def stored_in(config: ModelConfig, name: str | None) -> Stored:
     """The bytes of that format, for the simulator; those of the model as it is for None."""
     return stored_as(config, kv_dtype="fp8") if name == KV8 else stored_as(config, name)
-
-
-def build_engine(
-    weights: Weights,
-    backend: GraphBackend,
-    mode: str,
-    *,
-    batch: int,
-    room: int,
-    budget: int,
-    kernels: Kernels,
-) -> tuple[Engine, TorchRunner]:
-    """An engine for so many requests of `room` tokens at most, `budget` tokens of prompts a step;
-    its graphs are captured for exactly that batch."""
-    config = weights.config
-    limits = SchedulerLimits(
-        max_num_seqs=batch,
-        max_num_batched_tokens=budget,
-        num_blocks=1 + batch * -(-room // BLOCK_SIZE),
-        block_size=BLOCK_SIZE,
-        max_model_len=room,
-    )
-    sizes = default_capture_sizes(batch, budget, capture_sizes=[batch], mode=mode)
-    dispatcher = GraphDispatcher(mode, sizes, batch)
-    embed = weights.embed
-    cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, embed.device, embed.dtype)
-    model = decoding_model(weights, cache, backend, kernels, print)
-    runner = TorchRunner(model, limits, dispatcher, backend)
-    if runner.capture().dropped:
-        raise torch.OutOfMemoryError(f"no memory to capture batch {batch}")
-    return Engine(runner, limits, dispatcher), runner
 
 
 def as_float32(weights: Weights) -> Weights:

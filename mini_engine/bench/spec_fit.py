@@ -133,16 +133,6 @@ def sheet_json(
     return found
 
 
-def held_out(figures: Mapping[str, Any]) -> dict[str, float]:
-    """How far the worst point of each straight line is from the line through the others, as a share
-    of its time. Lines of fewer than three points are left out."""
-    return {
-        name: max(abs(percent) for percent in fit["held_out_percent"]) / 100
-        for name, fit in figures.items()
-        if fit.get("held_out_percent")
-    }
-
-
 def base_name(gpu: str) -> str | None:
     """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200, "NVIDIA
     A100-SXM4-40GB" is a100-40. None when there is none, or for a variant that is another card."""

@@ -2,7 +2,7 @@
 before the next one begins.
 
 In:  a folder, and the kind of device. Out: after every stage `run.json` in the folder; beside it
-     what the commands write, and what they print, in NAME.txt; with `archive` one file of it all.
+     what the commands write, and what they print, in NAME.txt.
 
     for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
 
@@ -20,22 +20,19 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from mini_engine.files import read_object, typed, write_whole
 
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 SECONDS = 540.0  # of a whole run on one H200
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
-STATE, ENVIRONMENT, BENCH = "run.json", "environment.json", "bench.json"
-CHAIN, PREFILL = "chain.json", "prefill.json"
+STATE, BENCH, CALIBRATION, TESTS = "run.json", "bench.json", "calibration.json", "pytest.txt"
 REHEARSED = "tests/bench/test_intervals.py"
 FOLDER = "{folder}"  # in a word: the folder of the run
 
@@ -73,50 +70,40 @@ def stages_for(device: str) -> list[Stage]:
     """The stages on "cuda" or, as a rehearsal, on "cpu"."""
     real = device == "cuda"
     small, large, llama = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b") if real else ("tiny",) * 3
+    three, two = (f"{small},{large},{llama}", f"{small},{large}") if real else (small, small)
     best = "graph-5-pdl" if real else "graph-5"
     how = "--context 512 --rounds 8 --steps 32" if real else "--context 40 --rounds 2 --steps 2"
-
-    def gpu(part: str, more: str = "") -> str:
-        to = f"-o {FOLDER}/{part}.json {more}"
-        return f"-m mini_engine gpu {part} --device {device} {to}".strip()
 
     def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> str:
         what = f"--shape {shapes} --arms {arms} --batch {batches if real else 1}"
         gate = f"--gate-steps {gate_steps if real else 4}"
         return (f"-m mini_engine bench --device {device} --resume {how} {what} {gate} "
-                f"-o {FOLDER}/{BENCH}")  # fmt: skip
+                f"-o {FOLDER}/{BENCH} --traces {FOLDER}/traces")  # fmt: skip
 
+    calibrate = (f"-m mini_engine calibrate --device {device} -o {FOLDER}/card.json "
+                 f"--evidence {FOLDER}/{CALIBRATION}")  # fmt: skip
     which = "-m 'gpu and not gpu_slow' tests/cuda tests/bench" if real else REHEARSED
     tests = f"-m pytest -p no:cacheprovider -vv --tb=short {which}"
-    calibrate = f"-m mini_engine calibrate --quick --device {device} -o {FOLDER}/card.json "
-    calibrate += f"--evidence {FOLDER}/calibration.json"
-    trace = f"-m mini_engine trace --backend cuda --device {device} --shape {small} --mode FULL "
-    trace += f"-o {FOLDER}/step.json"
-    shape = f"--shape {small}"
-    three, two = (f"{small},{large},{llama}", f"{small},{large}") if real else (small, small)
     # The estimates: 9 s until a process has torch and the GPU; 2 s for a model's weights and their
     # copy in float32; 15 s for Triton to compile a model's kernels, once; 4 s for an arm's gate and
     # laps, 7 s for an eager one; a compiler's arm 25 s.
     return [
-        Stage("environment", "which machine this is, its clocks, a kernel that does nothing",
-              20, 30, (gpu("environment"),)),
+        Stage("environment", "which machine this is, its driver, compilers and packages",
+              10, 20, ("-m torch.utils.collect_env",)),
         Stage("design", "how long a step of our one design takes, on three models",
-              9 + 3 * (2 + 15 + 4), 75, (bench(best, three, gate_steps=32),)),
-        Stage("chain", "where the step's time goes: the step without each kernel in turn",
-              9 + 2 + 15 + 7 * 2, 45, (gpu("chain", shape),)),
+              9 + 3 * (2 + 15 + 4), 80, (bench(best, three, gate_steps=32),)),
         Stage("baselines", "what a graph takes off the step, and transformers beside it",
-              9 + 2 * (2 + 4 + 7 + 7), 55, (bench("ours-graph,ours-eager,hf-eager", two),)),
+              9 + 2 * (2 + 4 + 7 + 7), 65, (bench("ours-graph,ours-eager,hf-eager", two),)),
         Stage("ideas", "what each idea buys: without PDL, nine kernels, eight steps a graph",
-              9 + 2 + 15 + 3 * 4, 45, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
+              9 + 2 + 15 + 3 * 4, 55, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
         Stage("calibrate", "what card and host charge: a card and a host to predict with",
-              40, 55, (calibrate,)),
-        Stage("pytest", "what is wrong", 60, 75, (tests,)),
+              40, 60, (calibrate,)),
+        Stage("pytest", "what is wrong", 60, 90, (tests,)),
         Stage("compile", "what torch.compile reaches on the same machine",
-              9 + 2 + 2 * 25, 70, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
-        Stage("batches", "larger batches, few bits, prompts, a profiler's trace",
-              90, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
-                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32),
-                       gpu("prefill", shape), trace)),
+              9 + 2 + 2 * 25, 80, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
+        Stage("batches", "larger batches, weights and cache in few bits",
+              80, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
+                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32))),
     ]  # fmt: skip
 
 
@@ -125,14 +112,13 @@ def run(
     stages: Sequence[Stage],
     machine: dict[str, str],
     seconds: float,
-    archive: Path | None = None,
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
     `begins` is told of a stage, and of the seconds that it has, before it runs.
 
-    Raises ValueError where the folder holds a run on another kind of machine, KeyboardInterrupt
-    after Ctrl-C or SIGTERM, when the stage has been ended and entered as cut.
+    Raises ValueError where the folder holds a run on another machine, KeyboardInterrupt after
+    Ctrl-C or SIGTERM, when the stage has been ended and entered as cut.
     """
     before = read_outcomes(folder, machine)
     outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
@@ -153,8 +139,6 @@ def run(
             outcomes[stage.name] = Outcome(stage.name, status, took, note)
             state = asdict(State(machine, tuple(outcomes.values())))
             write_whole(folder / STATE, json.dumps(state, indent=1) + "\n")
-            if archive is not None:
-                pack(folder, archive)
         yield outcomes[stage.name]
 
 
@@ -170,50 +154,30 @@ def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[s
     return {one.stage: one for one in state.stages}
 
 
-def pack(folder: Path, archive: Path) -> None:
-    """Everything in the folder, in one file that is whole at any moment."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    beside = archive.with_name(f".{archive.name}.part")
-    with tarfile.open(beside, "w:gz") as packed:
-        packed.add(folder, arcname=folder.name)
-    os.replace(beside, archive)
-
-
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
-    """(status, note). A command that fails does not keep the next one from running."""
-    ends = time.monotonic() + seconds
-    log_file, failures = folder / f"{stage.name}.txt", []
-    with log_file.open("a", encoding="utf-8") as log:
+    """(status, note). A command that fails does not keep the next one from running; it and its
+    children end with this call."""
+    ends, failed = time.monotonic() + seconds, ""
+    told = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+    with (folder / f"{stage.name}.txt").open("a", encoding="utf-8") as log:
         for command in stage.commands:
             words = [word.replace(FOLDER, str(folder)) for word in shlex.split(command)]
-            code = _run_command(words, max(0.0, ends - time.monotonic()), log)
-            if code is None:
+            print("$ python", *words, file=log, flush=True)
+            process = subprocess.Popen(
+                [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, env=told, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
                 return CUT, f"its {seconds:.0f} s were over"
+            finally:
+                with suppress(ProcessLookupError, PermissionError):  # it and its children may be
+                    os.killpg(process.pid, signal.SIGKILL)  # gone already
+                process.wait()
             if code:
-                failures.append(f"{' '.join(words[:4])} ... ended with code {code}")
-    if not failures:
-        return DONE, ""
-    lines = log_file.read_text("utf-8", "replace").split("\n")
-    last = next((line.strip()[:200] for line in reversed(lines) if line.strip(" │╭╮╰╯─")), "")
-    return FAILED, f"{failures[0]}: {last}"
-
-
-def _run_command(words: list[str], seconds: float, log: IO[str]) -> int | None:
-    """Its exit code, None when its time was over. It and its children end with this call."""
-    log.write(f"$ python {' '.join(words)}\n")
-    log.flush()
-    process = subprocess.Popen(
-        [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}, start_new_session=True,
-    )  # fmt: skip
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, and its children
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+                failed = failed or f"{' '.join(words[:3])} ended with code {code}"
+    return (FAILED, f"{failed}: see {stage.name}.txt") if failed else (DONE, "")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

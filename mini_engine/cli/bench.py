@@ -1,7 +1,7 @@
 """Time real decode steps on this machine's GPU, variant by variant, and test the simulator on them.
 
-  python -m mini_engine bench --quick               # four minutes: batch 1 and 8 of one shape
-  python -m mini_engine bench --resume --minutes 8  # a part of it all; the next call goes on
+  python -m mini_engine bench --quick               # minutes: batch 1 and 8 of one shape
+  python -m mini_engine bench --resume              # what an interrupted run has not measured
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
 The variants: transformers eager, and with StaticCache and torch.compile; our plain model eager, in
@@ -15,7 +15,8 @@ is marked. Then it takes turns with the anchor, always the same variant; only de
 are timed. The table gives the median with its interval over the laps, its share of a copy's
 bandwidth, and the simulator's prediction; a card and a host that `calibrate` wrote (--spec, --host)
 predict best. The null variant is the anchor against itself, and shows the noise. "(no graph)"
-stands behind a variant that claims a CUDA graph and launched its kernels one by one. Beside the
+stands behind a variant that claims a CUDA graph and launched its kernels one by one: at the end the
+profiler counts the launches, and --traces keeps what it saw, for `trace --recorded`. Beside the
 JSON file stand two pictures, and at the end which of the project's bars are reached.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
@@ -29,7 +30,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import time
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -45,6 +47,7 @@ from mini_engine.bench.evidence import (
     read_measurement,
     write_measurement,
 )
+from mini_engine.bench.others.child import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, measuring, options
 from mini_engine.cli.terminal import table
@@ -61,27 +64,28 @@ SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, positive = parser.add_argument, options.positive
-    add("--quick", action="store_true", help="one shape, batch 1 and 8, four minutes at most")
+    add("--quick", action="store_true", help="one shape, batch 1 and 8, 8 laps")
     shapes = f"shapes, tiny, or checkpoint folders (default: {','.join(SHAPES)}; emulated: tiny)"
     add("--shape", type=measuring.words, metavar="NAME,...", help=shapes)
     add("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
     add("--context", type=options.whole_numbers, metavar="512", help="contexts")
     arms = "variants to time, in this order (default: all; an unknown name lists them)"
     add("--arms", type=measuring.words, metavar="NAME,...", help=arms)
-    against = "other engines on the same checkpoint folder: vllm, sglang, nano-vllm, gpt-fast, or "
-    against += "these with -eager; NAME=PYTHON where another Python has it, gpt-fast=FOLDER. A row "
-    against += "says how to install what is missing. Without --arms, only these run"
+    against = f"other engines on the same checkpoint folder: {', '.join(NAMES[2:])}; a row says "
+    against += "how to install what is missing. Without --arms, only these run"
     add("--against", type=measuring.words, metavar="NAME,...", help=against)
+    python = "the Python that has the engines of --against (default: this one)"
+    add("--python", default=sys.executable, metavar="PYTHON", help=python)
     add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
     add("--steps", type=positive, metavar="N", help="decode steps a lap (default: 32)")
     gate = "steps that the gate compares (default: %(default)s)"
     add("--gate-steps", type=positive, default=128, metavar="N", help=gate)
-    minutes = "start no variant after so many (default: no limit; with --quick a little over three)"
-    add("--minutes", type=options.number, metavar="N", help=minutes)
     add("--spec", help="predict with this card (default: by the GPU's name)")
     add("--host", help="and this host (default: the usual server)")
     measuring.add_device(parser)
     add("--resume", action="store_true", help="keep what the file has measured")
+    traces = "keep the profiler's trace of a call of each variant"
+    add("--traces", type=options.out_folder, metavar="DIR", help=traces)
     plot = "measure nothing: show the table of this file and draw its pictures again"
     add("--plot", type=Path, metavar="JSON", help=plot)
     add("-o", "--out", type=options.json_out, metavar="JSON", help="measurements")
@@ -106,35 +110,27 @@ def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurem
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
-    small = args.quick or backend.emulated
-    args.shape = args.shape or (["tiny"] if backend.emulated else list(SHAPES[: 1 if small else 3]))
-    args.batch = args.batch or ([1, 2] if backend.emulated else list(BATCHES[: 2 if small else 4]))
-    args.context = args.context or [40 if backend.emulated else CONTEXT]
+    small, emulated = args.quick or backend.emulated, backend.emulated
+    args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[: 1 if small else 3]))
+    args.batch = args.batch or ([1, 2] if emulated else list(BATCHES[: 2 if small else 4]))
+    args.context = args.context or [40 if emulated else CONTEXT]
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
-    args.rounds = args.rounds or (2 if backend.emulated else 8 if small else 20)
-    args.steps = args.steps or (4 if backend.emulated else 32)
+    args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
+    args.steps = args.steps or (4 if emulated else 32)
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-    # no variant starts after this, and few take one more minute
-    minutes = args.minutes or (3.3 if args.quick else float("inf"))
     check_names(args.arms)
-    where = _engines(args)
+    _check_engines(args)
     configs = {word: measuring.config_of(word, backend) for word in args.shape}
 
     line = measuring.command_line(args.typed)
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = measuring.card_of(backend, measurement.gpu)
     spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
-    out: Path = args.out or measuring.measurement_path("bench", known, backend.emulated)
-    copy, anchor = copy_bandwidth(backend, sizes_for(backend, quick=True)), VARIANTS[ANCHOR].engine
-    figures = {
-        "copy_bandwidth_gb_s": copy,
-        "spec": spec_for(anchor).name,
-        "host": spec_for(anchor).host,
-        "rounds": args.rounds,
-        "steps": args.steps,
-        "anchor": ANCHOR,
-    }
+    out: Path = args.out or measuring.measurement_path("bench", known, emulated)
+    copy, spec = copy_bandwidth(backend, sizes_for(backend)), spec_for(VARIANTS[ANCHOR].engine)
+    figures = {"copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host,
+               "rounds": args.rounds, "steps": args.steps, "anchor": ANCHOR}  # fmt: skip
     rows: dict[tuple[Point, str], Row] = {}
     others: list[EngineRow] = []
     if args.resume and out.exists():
@@ -150,13 +146,11 @@ def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurem
             console.print(told, soft_wrap=True, markup=False)
         return replace(measurement, figures=found)
 
-    deadline = time.monotonic() + 60 * minutes
-    bench = Bench(backend, spec_for, copy["median"], args.rounds, args.steps, deadline,
-                  args.gate_steps)  # fmt: skip
+    bench = Bench(backend, spec_for, copy["median"], args.rounds, args.steps, args.gate_steps)
     for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
-        written(f"{row.point}: {_told(row)}")
-    for one in _others(args, where, backend.emulated):
+        written(f"{row.point}: {row.variant} {', '.join(_cells(row, real=False))}")
+    for one in _others(args):
         others.append(one)
         us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
         written(f"{one.engine}: {us}")
@@ -168,18 +162,17 @@ def _arms(
     rows: Mapping[tuple[Point, str], Row],
 ) -> Iterator[Row]:  # fmt: skip
     """The rows that are missing; then, when all are timed, these again with counted launches."""
-    from mini_engine.bench.bench import OVER
     from mini_engine.cuda.weights import no_room
 
     places = list(itertools.product(args.batch, args.context))
     dtype = measuring.dtype_of(bench.backend)
-    for counting in (False, True)[: 1 if bench.backend.emulated else 2]:
+    for counting in (False, True):
         for word, config in configs.items():
             points = [Point(config.name, *place) for place in places]
             missing = {p: [a for a in args.arms if counting or (p, a) not in rows] for p in points}
             if not any(missing.values()):
                 continue
-            if reason := OVER if bench.over else no_room(config, bench.backend, "bf16", "fp32"):
+            if reason := no_room(config, bench.backend, "bf16", "fp32"):
                 for point, names in missing.items() if not counting else ():
                     yield from (Row(*point, name, NOT_RUN, reason) for name in names)
                 continue
@@ -187,39 +180,34 @@ def _arms(
             for point, names in missing.items():
                 if counting:
                     done = [rows[point, name] for name in names if (point, name) in rows]
-                    yield from bench.counted(weights, done)
+                    yield from bench.profiled(weights, done, args.traces)
                 elif names:
                     yield from bench.rows(weights, point, names)
             del weights  # before the next shape's are made
 
 
-def _engines(args: argparse.Namespace) -> dict[str, str]:
-    """The names of --against, each with its place, "" where none is given. ValueError for what no
-    engine could do, before anything is measured."""
-    from mini_engine.bench.others.child import kind_of
-
-    where = {}
-    for word in args.against or []:
-        name, given, place = word.partition("=")
-        kind_of(name)
-        if given and not (place and Path(place).expanduser().exists()):
-            raise ValueError(f"--against {word}: {place or 'nothing'} is not there")
-        where[name] = str(Path(place).expanduser().absolute()) if given else ""
-    for word in args.shape if where else []:
+def _check_engines(args: argparse.Namespace) -> None:
+    """ValueError for what no engine could do, before anything is measured."""
+    for name in args.against or []:
+        if name not in NAMES:
+            raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
+    if not shutil.which(args.python):
+        raise ValueError(f"--python {args.python}: no such program")
+    for word in args.shape if args.against else []:
         if not Path(word).is_dir():
             raise ValueError(
                 f"--against loads a checkpoint: give --shape FOLDER, not the shape {word!r}"
             )
-    return where
 
 
-def _others(args: argparse.Namespace, where: dict[str, str], emulated: bool) -> Iterator[EngineRow]:
+def _others(args: argparse.Namespace) -> Iterator[EngineRow]:
     from mini_engine.bench.others.compare import compare, job_for
 
-    for word, batch, context in itertools.product(args.shape, args.batch, args.context):
+    points = itertools.product(args.shape, args.batch, args.context) if args.against else ()
+    for word, batch, context in points:
         config, folder = measuring.shape_of(word), str(Path(word).absolute())
         job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
-        yield from compare(config.name, job, where, emulated=emulated) if where else ()
+        yield from compare(config.name, job, args.against, args.python)
 
 
 # ---------------------------------------------------------------- what is shown
@@ -271,7 +259,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _cells(row: Row, real: bool) -> list[str]:
     """Of an emulated row no rates and no shares: they would be of nothing."""
     if row.status != MEASURED:
-        return [row.status]
+        return [f"{row.status}: {row.reason}"[:60]]
     remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""
     itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
     rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
@@ -282,12 +270,5 @@ def _engine_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["status"] != MEASURED:
         return one["engine"], one["status"], one["reason"][:60]
     return (one["engine"], one["version"], f"{one['itl']['median']:,.1f}", f"{one['p99_us']:,.1f}",
-            f"{one['times_ours']:.3f}", f"{one['tokens_a_piece']:.2f}",
-            f"{one['same_tokens']:.0%}", f"{one['start_s']:,.0f}")  # fmt: skip
-
-
-def _told(row: Row) -> str:
-    if row.status != MEASURED:
-        return f"{row.variant} {row.status}: {row.reason}"
-    graph = f"; it ran without a graph: {row.no_graph}" if row.no_graph else ""
-    return f"{row.variant} {row.itl_us:,.1f} µs a step{graph}"
+            f"{one['times_ours']:.2f}", f"{one['tokens_a_piece']:.2f}",
+            f"{one['same_tokens']:.0%}", f"{one['start_s']:.1f}")  # fmt: skip

@@ -39,7 +39,6 @@ HOST_STEPS = 300  # of --host: a second or less
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--quick", action="store_true", help="fewer repeats and smaller buffers")
     add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
     measuring.add_device(parser)
     base = f"where to take what is not measured: {', '.join(names('card'))}, or a file (default:"
@@ -52,13 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    return _host_alone(args, console) if args.host else _card_and_host(args, console)
-
-
-def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Ops on CPU tensors, whatever GPU there is."""
-    if args.base or args.evidence or args.device == "cuda":
+    if args.host and (args.base or args.evidence or args.device == "cuda"):
         raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
+    with console.status("measuring"):
+        result = _host_alone(args) if args.host else _card_and_host(args, console)
+    sheets = {kind: load_sheet(kind, path) for kind, path in result["files"].items()}
+    return result | {
+        "figures": {
+            kind: [{"figure": name, "value": sheet[name], "from": sheet.figures[name].kind}
+                   for name in FIGURES[kind]]
+            for kind, sheet in sheets.items()
+        }
+    }  # fmt: skip
+
+
+def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
+    """Ops on CPU tensors, whatever GPU there is."""
     measuring.backend_of("cpu", "calibrate --host")
     import torch
 
@@ -66,15 +74,14 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.bench.calibrate import op_on_cpu_us
 
     out: Path = args.out or Path("out/my-host.json")
-    with console.status("measuring"):
-        op_us = op_on_cpu_us(HOST_STEPS)
+    op_us = op_on_cpu_us(HOST_STEPS)
     versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     on = f"{_processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
     base, says = load_sheet("host", BASE_HOST), f"measured without a GPU: {on}"
     fits = spec_fit.host_on_cpu_fits(op_us, on)
     _write(out, spec_fit.sheet_json("host", fits, base, out.stem, says=says))
     return {"emulated": False, "machine": on, "op_us": op_us, "usual_op_us": base["op_us"],
-            "files": {"host": str(out)}, "figures": _figures_of({"host": out})}  # fmt: skip
+            "files": {"host": str(out)}}  # fmt: skip
 
 
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -95,12 +102,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
     base = load_sheet("card", args.base or own or "")
     base_host = load_sheet("host", "laptop" if emulated else BASE_HOST)
-    figures: dict[str, Any] = {}
-    with console.status("measuring") as status:
-        sizes = sizes_for(backend, args.quick)
-        for name, figure in measure(backend, sizes, measuring.dtype_of(backend)):
-            figures[name] = figure
-            status.update(f"measured {name}")
+    figures = dict(measure(backend, sizes_for(backend), measuring.dtype_of(backend)))
     device = "emulated" if emulated else own or base.name
     evidence = args.evidence or measuring.measurement_path("calibration", device, emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
@@ -112,15 +114,10 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     _write(files["host"], spec_fit.sheet_json(
         "host", fits, base_host, f"{device}-host{CALIBRATED}", says=says, **about))  # fmt: skip
     load_spec(files["card"], files["host"])  # raises where the simulator could not read them
-    return {
-        "machine": measurement.gpu,
-        "emulated": emulated,
-        "evidence": str(evidence),
-        "files": {kind: str(path) for kind, path in files.items()},
-        "figures": _figures_of(files),
-        "beside": {name: figures[name] for name in figures if "pdl" in name or "floor" in name},
-        "held_out": spec_fit.held_out(figures),
-    }
+    beside = {name: figures[name] for name in figures if "pdl" in name or "floor" in name}
+    written = {kind: str(path) for kind, path in files.items()}
+    return {"machine": measurement.gpu, "emulated": emulated, "evidence": str(evidence),
+            "files": written, "beside": beside}  # fmt: skip
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -137,36 +134,22 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{one['high']:.1f}), on CPU tensors; a launch on a GPU comes on top. The usual "
             f"server: {result['usual_op_us']:g} µs, launch included.", soft_wrap=True,
         )  # fmt: skip
-    for name, share in result.get("held_out", {}).items():
-        console.print(f"{name}: its line misses a point that it has not seen by up to {share:.0%}")
     for name, figure in result.get("beside", {}).items():
         known = figure["median"] is not None
         told = f"{figure['median']:.2f} µs" if known else f"not measured: {figure['reason']}"
         console.print(f"{name}: {told}", soft_wrap=True)
-    words = " ".join({"card": "--spec", "host": "--host"}[kind] + f" {path}"
-                     for kind, path in result["files"].items())  # fmt: skip
-    console.print(f"use it: crossover {words}", soft_wrap=True, markup=False)
+    words = [f"--{'spec' if kind == 'card' else kind} {path}"
+             for kind, path in result["files"].items()]  # fmt: skip
+    console.print(f"use it: crossover {' '.join(words)}", soft_wrap=True, markup=False)
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:
     write_whole(path, json.dumps(sheet, indent=2, ensure_ascii=False) + "\n")
 
 
-def _figures_of(files: dict[str, Path]) -> dict[str, list[dict[str, Any]]]:
-    """What the files say, as the simulator reads them."""
-    sheets = {kind: load_sheet(kind, path) for kind, path in files.items()}
-    return {
-        kind: [{"figure": name, "value": sheet[name], "from": sheet.figures[name].kind}
-               for name in FIGURES[kind]]
-        for kind, sheet in sheets.items()
-    }  # fmt: skip
-
-
 def _processor() -> str:
     """What the CPU calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return (models[0] if models else "") or platform.processor() or platform.machine() or "a CPU"

@@ -166,9 +166,11 @@ def test_the_profiler_is_not_loaded_before_everything_is_timed(
     monkeypatch.setattr(
         bench, "paired_laps", lambda *a, **k: (order.append("lap"), laps(*a, **k))[1]
     )
-    monkeypatch.setattr(bench, "profiled", lambda *_: (order.append("profile"), (300, 259))[1])
+    monkeypatch.setattr(
+        bench, "counted_by_profiler", lambda *_: (order.append("profile"), (300, 259))[1]
+    )
     rows = rows_of(["ours-graph", "ours-eager"])
-    counted = list(QUICK.counted(tiny_weights(), rows))
+    counted = list(QUICK.profiled(tiny_weights(), rows))
     assert order == ["lap", "lap", "profile", "profile"]
     assert [(row.kernels_a_call, row.launches_a_call) for row in counted] == [(300, 259)] * 2
     assert [row.no_graph for row in counted] == ["259 launches", ""]  # eager claims no graph

@@ -25,15 +25,13 @@ from mini_engine.bench.others.child import KINDS, NAMES, OURS, Job, gaps, prompt
 from mini_engine.bench.others.compare import leading
 from mini_engine.bench.rows import MEASURED, NOT_RUN
 from mini_engine.cli import main
-from mini_engine.engine.generation import SHIPPED
 from tests.support.checkpoint_helpers import write_smallest
 from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
 
 STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
-GPT_FAST = str(STAND_INS / "gpt_fast")
 FOREIGN = [name for name in NAMES if not name.startswith(OURS)]
 STAND_IN_MODULES = (
-    *("vllm", "vllm.sampling_params", "nanovllm", "generate"),
+    *("vllm", "vllm.sampling_params", "nanovllm"),
     *("sglang", "sglang.srt", "sglang.srt.server_args"),
 )
 BATCH, CONTEXT, TOKENS, LAPS = 3, 20, 21, 2
@@ -41,36 +39,19 @@ BATCH, CONTEXT, TOKENS, LAPS = 3, 20, 21, 2
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """The engines and their clock, in this process; a folder that has a checkpoint of gpt-fast."""
+    """The engines and their clock, in this process; a folder."""
     monkeypatch.syspath_prepend(STAND_INS)
     monkeypatch.setattr(time, "perf_counter", CLOCK)
-    monkeypatch.setattr("torch.compile", compiled)
     for name in STAND_IN_MODULES:
         sys.modules.pop(name, None)
-    (tmp_path / "model.pth").touch()
     yield str(tmp_path)
     for name in STAND_IN_MODULES:
         sys.modules.pop(name, None)
-    sys.path[:] = [place for place in sys.path if place != GPT_FAST]
-
-
-def compiled(function: Any, **how: Any) -> Any:
-    """torch.compile of gpt-fast's step: half of the time, in this telling."""
-    assert (function.__name__, how["mode"]) == ("decode_one_token", "reduce-overhead")
-
-    def faster(model: Any, known: Any) -> Any:
-        before = CLOCK.us
-        token = function(model, known)
-        CLOCK.us = before + (CLOCK.us - before) / 2
-        return token
-
-    return faster
 
 
 def job(engine: str, model: str, **other: Any) -> Job:
     words = {"batch": BATCH, "context": CONTEXT, "tokens": TOKENS, "laps": LAPS, **other}
-    scripts = GPT_FAST if engine.startswith("gpt-fast") else ""
-    return Job(engine, model, vocab=256, memory=0.5, where=scripts, **words)
+    return Job(engine, model, vocab=256, memory=0.5, **words)
 
 
 # ---------------------------------------------------------------- token times
@@ -85,8 +66,6 @@ def test_an_engines_times_between_tokens_are_those_of_its_decode_steps(
     assert "not_run" not in answer
     assert len(answer["laps"]) == LAPS
     slower = 2.0 if engine.endswith("-eager") else 1.0
-    if engine.startswith("gpt-fast"):
-        slower /= 2  # `compiled` halves what the stand-in takes without it
     for gaps_us, tokens_a_piece in answer["laps"]:
         assert set(map(round, gaps_us)) == {DECODE_US * slower, EVERY_TENTH_US * slower}
         assert statistics.median(gaps_us) == pytest.approx(DECODE_US * slower)
@@ -99,8 +78,7 @@ def test_an_engine_gets_the_prompts_of_the_others_and_writes_all_its_tokens(
 ) -> None:
     asked = job(engine, stand_ins)
     tokens = child.answer(asked)["tokens"]
-    assert len(tokens) == (1 if engine.startswith("gpt-fast") else BATCH)
-    for prompt, written in zip(prompts(asked, 1), tokens, strict=False):
+    for prompt, written in zip(prompts(asked, 1), tokens, strict=True):
         assert len(written) == TOKENS
         for count, token in enumerate(written):
             assert token == next_token(prompt + written[:count])
@@ -131,7 +109,7 @@ def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
     arguments: Any = importlib.import_module("sglang.srt.server_args")
     monkeypatch.setattr(arguments, "ServerArgs", make_dataclass("ServerArgs", [(name, int)]))
     monkeypatch.setattr("sglang.Engine", lambda **words: given.update(words))
-    sglang_engine.start(job("sglang", "here", batch=40))
+    sglang_engine.Session(job("sglang", "here", batch=40))
     assert {key: given[key] for key in given if "max_bs" in key} == {name: 40}
 
 
@@ -176,14 +154,7 @@ def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "nano-vllm"])
 def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) -> None:
     reason = child.answer(job(engine, "here"))["not_run"]
-    assert KINDS[engine].install in reason
-
-
-def test_gpt_fast_wants_its_folder_and_a_checkpoint_that_it_has_converted(tmp_path: Path) -> None:
-    asked = Job("gpt-fast", str(tmp_path), 1, 8, 8, 1, 256, 0.5)
-    assert "--against gpt-fast=FOLDER" in child.answer(asked)["not_run"]
-    reason = child.answer(job("gpt-fast", str(tmp_path)))["not_run"]
-    assert "convert_hf_checkpoint.py --checkpoint_dir" in reason
+    assert KINDS[engine][2] in reason
 
 
 def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
@@ -203,7 +174,7 @@ def test_a_process_that_fails_is_a_row_with_the_reason(
     mode: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_children(monkeypatch, mode)
-    assert reason in compare.ask(job("vllm", "here"), "", True, seconds)["not_run"]
+    assert reason in compare.ask(job("vllm", "here"), sys.executable, seconds)["not_run"]
 
 
 def test_what_an_engine_started_ends_with_it(
@@ -212,7 +183,7 @@ def test_what_an_engine_started_ends_with_it(
     """Its own processes hold the GPU's memory, and the next engine needs that."""
     in_children(monkeypatch, "spawns")
     monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
-    assert compare.ask(job("vllm", "here"), "", True)["version"] == "unknown"
+    assert compare.ask(job("vllm", "here"), sys.executable)["version"] == "unknown"
     assert_ends(int((tmp_path / "pid").read_text()))
 
 
@@ -248,8 +219,7 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
         return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
 
     monkeypatch.setattr(compare, "ask", ask)
-    where = {"vllm": "", "nano-vllm": ""}
-    rows = compare.compare("tiny", job(OURS, "here"), where, emulated=True)
+    rows = compare.compare("tiny", job(OURS, "here"), ["vllm", "nano-vllm"])
     assert (next(rows).engine, asked) == (OURS, [OURS])
     vllm, nano = rows
     assert asked == [OURS, "vllm", "nano-vllm"]
@@ -279,12 +249,12 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     monkeypatch.setattr(compare, "ask", on_its_clock)
     words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
              "20", "--steps", "20", "-o", str(out)]  # fmt: skip
-    assert main([*words, "--against", "vllm,gpt-fast"]) == 0
-    assert "gpt-fast: no generate.py" in capsys.readouterr().err
+    assert main([*words, "--against", "vllm,nano-vllm"]) == 0
+    assert "nano-vllm" in capsys.readouterr().err
     measurement = read_measurement(out)
     assert measurement.figures["rows"] == []
     rows = {row["engine"]: row for row in measurement.figures["others"]}
-    assert [row["status"] for row in rows.values()] == [MEASURED, MEASURED, NOT_RUN]
+    assert [row["status"] for row in rows.values()][:2] == [MEASURED, MEASURED]
     assert rows["vllm"]["itl"]["median"] == 1000.0
     assert rows["vllm"]["times_ours"] > 0
 
@@ -293,8 +263,7 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     ("words", "value"),
     [
         (["--against", "vlm"], "vlm"),
-        (["--against", "vllm=/no/python", "--shape", str(SHIPPED)], "/no/python"),
-        (["--against", "gpt-fast="], "gpt-fast="),
+        (["--against", "vllm", "--python", "/no/python"], "/no/python"),
         (["--against", "vllm"], "'tiny'"),
     ],
 )

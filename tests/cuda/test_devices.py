@@ -238,11 +238,7 @@ def test_a_shape_too_large_for_the_benchmark_is_told_variant_by_variant_and_the_
     assert tiny["status"] == "measured"
 
 
-def test_a_small_gpu_is_calibrated_with_smaller_buffers_and_a_full_one_not(
-    pretend: PretendGpu,
-) -> None:
-    assert calibrate.sizes_for(pretend(*A100), quick=False) == calibrate.FULL
-    small = calibrate.sizes_for(pretend(*A100, free=6 << 30), quick=False)
-    assert small == replace(calibrate.FULL, copy_bytes=3 << 29)
+def test_a_gpu_that_is_full_is_not_calibrated(pretend: PretendGpu) -> None:
+    assert calibrate.sizes_for(pretend(*A100)) == calibrate.ON_A_GPU
     with pytest.raises(ValueError, match="500,000,000 bytes of the GPU are free"):
-        calibrate.sizes_for(pretend(*A100, free=500_000_000), quick=True)
+        calibrate.sizes_for(pretend(*A100, free=500_000_000))

@@ -21,7 +21,6 @@ TOGETHER = {  # file -> unit of work
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
     "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",
-    "tests/bench/test_profile.py": "four engines, profiled",
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
     "tests/bench/test_stages.py::test_a_rehearsal_runs_every_stage",

@@ -27,37 +27,14 @@ from typing import Any, NamedTuple
 OURS = "launch-bound"
 EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
 KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
-
-
-@dataclass(frozen=True)
-class Kind:
-    """An engine: where its adapter is, and what somebody needs who does not have it."""
-
-    adapter: str  # a module of this package
-    package: str  # what `import` looks for, "" for a folder of scripts
-    install: str  # one line
-    written_for: str  # the versions whose interface the adapter was written to
-
-
-KINDS = {
-    OURS: Kind("our_engine", "torch", "pip install 'torch>=2.11,<2.14'", "this one"),
-    "nano-vllm": Kind("nano_engine", "nanovllm",
-                      "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git", "0.2"),
-    "gpt-fast": Kind("gpt_fast_engine", "",
-                     "git clone https://github.com/meta-pytorch/gpt-fast, pip install "
-                     "sentencepiece tiktoken, then --against gpt-fast=FOLDER", "6ecad9b"),
-    "vllm": Kind("vllm_engine", "vllm", "pip install vllm", "0.8 to 0.33"),
-    "sglang": Kind("sglang_engine", "sglang", "pip install 'sglang[all]'",
-                   "commits 18bfdd1 (2025) to 001067f (2026)"),
+KINDS = {  # engine: its adapter, what `import` looks for, how to install it
+    OURS: ("our_engine", "torch", "pip install 'torch>=2.11,<2.14'"),
+    "nano-vllm": ("nano_engine", "nanovllm",
+                  "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git"),
+    "vllm": ("vllm_engine", "vllm", "pip install vllm"),
+    "sglang": ("sglang_engine", "sglang", "pip install 'sglang[all]'"),
 }  # fmt: skip
 NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
-
-
-def kind_of(name: str) -> Kind:
-    """By the name of an arm: "vllm", "vllm-eager". Raises ValueError for another name."""
-    if name not in NAMES:
-        raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
-    return KINDS[name.removesuffix(EAGER)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +49,6 @@ class Job:
     laps: int  # batches that count, after one that does not
     vocab: int
     memory: float  # of the GPU, for weights and cache
-    where: str = ""  # gpt-fast: the folder of its scripts
 
     @property
     def eager(self) -> bool:
@@ -85,8 +61,7 @@ class Job:
 
 
 class Lap(NamedTuple):
-    """One batch: for each request, its new tokens and when each arrived (s). An engine that gives
-    all requests one prompt answers with that one request."""
+    """One batch: for each request, its new tokens and when each arrived (s)."""
 
     times: list[list[float]]
     tokens: list[list[int]]
@@ -127,44 +102,37 @@ def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
     return found, tokens / len(found)
 
 
-def version_of(engine: str) -> str:
-    """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
-    try:
-        return importlib.metadata.version(engine.removesuffix(EAGER))
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def answer(job: Job) -> dict[str, Any]:
     """Load, warm up, measure. What cannot be measured is told in one line."""
-    kind = kind_of(job.engine)
-    if kind.package and importlib.util.find_spec(kind.package) is None:
-        return {"not_run": f"{kind.package} is not installed: {kind.install}"}
+    name = job.engine.removesuffix(EAGER)
+    adapter, package, install = KINDS[name]
+    if importlib.util.find_spec(package) is None:
+        return {"not_run": f"{package} is not installed: {install}"}
     try:
         began = time.perf_counter()
-        session = importlib.import_module(f"mini_engine.bench.others.{kind.adapter}").start(job)
+        session = importlib.import_module(f"mini_engine.bench.others.{adapter}").Session(job)
         started = time.perf_counter() - began
         session.lap(prompts(job, 0))  # warms up: what is compiled, captured or allocated late
         gc.collect()
         gc.disable()
         laps = [session.lap(prompts(job, number)) for number in range(1, job.laps + 1)]
-        counts = {len(each) for lap in laps for each in lap.tokens}
-        if counts != {job.tokens}:
-            raise ValueError(f"requests got {sorted(counts)} tokens, asked for {job.tokens}")
-        return {
-            "version": getattr(session, "version", version_of(job.engine)),
-            "start_s": started,
-            "tokens": laps[0].tokens,
-            "laps": [gaps(lap.times) for lap in laps],
-        }
+        if wrong := {len(each) for lap in laps for each in lap.tokens} - {job.tokens}:
+            raise ValueError(f"requests got {sorted(wrong)} tokens, asked for {job.tokens}")
+        found = {"start_s": started, "tokens": laps[0].tokens}
+        return {**found, "laps": [gaps(lap.times) for lap in laps], "version": version_of(name)}
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0][:300]
-        if type(error) is ValueError:
-            return {"not_run": line}
-        told = f"{type(error).__name__}: {line}; the adapter was written for {kind.written_for}"
-        return {"not_run": told}
+        return {"not_run": line if type(error) is ValueError else f"{type(error).__name__}: {line}"}
     finally:
         gc.enable()
+
+
+def version_of(engine: str) -> str:
+    """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
+    try:
+        return importlib.metadata.version(engine)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Engines against this one: each in a process of its own, one after the other.
 
-In:  a `Job`, engines and where they are. Out: an `EngineRow` for each engine, yielded as soon as
-     it is known.
+In:  a `Job`, engines, and the Python that has them. Out: an `EngineRow` for each engine, yielded as
+     soon as it is known.
 
 This engine always comes first: its tokens are what the others' are compared with, and its times
 what theirs are divided by. Not a `Row`: there the device's clock times decode steps that follow one
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from mini_engine.bench.intervals import median_interval
-from mini_engine.bench.others.child import EAGER, OURS, Job, kind_of
+from mini_engine.bench.others.child import OURS, Job
 from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Interval, six
 
 ROOT = Path(__file__).parents[3]
@@ -63,17 +63,14 @@ def job_for(model: str, batch: int, context: int, steps: int, laps: int, vocab: 
 
 
 def compare(
-    shape: str, job: Job, where: Mapping[str, str], *, emulated: bool
+    shape: str, job: Job, engines: Sequence[str], python: str = sys.executable
 ) -> Iterator[EngineRow]:
-    """A row for each engine of `where`, and for this one first. `where` has a Python that has the
-    engine, of gpt-fast its folder; "" for the usual one, or that of the engine without -eager."""
-    places = {name.removesuffix(EAGER): place for name, place in where.items() if place}
+    """A row for this engine, and then for each of the others, which `python` runs."""
     ours: list[list[int]] = []
     ours_us = 0.0
-    for engine in dict.fromkeys([OURS, *where]):
+    for engine in dict.fromkeys([OURS, *engines]):
         row = EngineRow(shape, job.batch, job.context, engine, NOT_RUN)
-        place = places.get(engine.removesuffix(EAGER), "")
-        found = ask(replace(job, engine=engine), place, emulated)
+        found = ask(replace(job, engine=engine), sys.executable if engine == OURS else python)
         if reason := found.get("not_run"):
             yield replace(row, reason=reason)
             continue
@@ -98,52 +95,38 @@ def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> f
     """Share of the first COMPARED tokens of each request up to which both wrote the same. After the
     first difference two right engines write different texts, so what follows is not compared."""
     same = compared = 0
-    for one, other in zip(ours, theirs, strict=False):  # an engine may answer with one request
-        pairs = list(zip(one, other, strict=False))[:COMPARED]
-        unequal = [i for i, (a, b) in enumerate(pairs) if a != b]
-        same += unequal[0] if unequal else len(pairs)
-        compared += len(pairs)
+    for one, other in zip(ours, theirs, strict=False):
+        equal = [a == b for a, b in zip(one, other, strict=False)][:COMPARED]
+        same += equal.index(False) if False in equal else len(equal)
+        compared += len(equal)
     return same / compared if compared else 0.0
 
 
-def ask(job: Job, where: str, emulated: bool, seconds: float = SECONDS) -> dict[str, Any]:
-    """Run one engine in its process. What went wrong is the answer's "not_run"; then what it
-    printed is kept, since an engine's own processes tell the cause there alone."""
-    if kind_of(job.engine).package:
-        python = where or sys.executable
-    else:  # gpt-fast: `where` is the folder of its scripts
-        job, python = replace(job, where=where), sys.executable
-    # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
+def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
+    """Run one engine in its process. What went wrong is the answer's "not_run", with the last line
+    that the engine printed, since its own processes tell the cause there alone."""
     told = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if emulated:
-        told["CUDA_VISIBLE_DEVICES"] = ""
+    # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
     for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
         told[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
-    descriptor, log = tempfile.mkstemp(suffix=".log", prefix=f"{job.engine}-")
-    with os.fdopen(descriptor, "w") as printed, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as printed:
         answer = Path(folder) / "answer.json"
-        found = {"not_run": f"it gave no answer in {seconds:g} s"}
         words = [python, "-m", "mini_engine.bench.others.child", str(answer)]
-        try:
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=printed,
-                                       stderr=subprocess.STDOUT, process_group=0,
-                                       env=told)  # fmt: skip
-        except OSError as error:
-            return {"not_run": f"{Path(python).name} cannot be run: {error.strerror}"}
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=printed,
+                                   stderr=subprocess.STDOUT, process_group=0, env=told)  # fmt: skip
+        why = f"it gave no answer in {seconds:g} s"
         try:
             process.communicate(json.dumps(asdict(job)).encode(), timeout=seconds)
-            found = {"not_run": f"its process ended with code {process.returncode}"}
+            why = f"its process ended with code {process.returncode}"
         except subprocess.TimeoutExpired:
             pass
         finally:
             with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if answer.exists():
-            found = json.loads(answer.read_text("utf-8"))
-    lines = Path(log).read_text("utf-8", "replace").strip().splitlines()
+        found = json.loads(answer.read_text("utf-8")) if answer.exists() else {"not_run": why}
+        printed.seek(0)
+        lines = printed.read().strip().splitlines()
     if "not_run" in found and lines:
-        found["not_run"] += f": {lines[-1].strip()[:200]}; what it printed is in {log}"
-    else:
-        Path(log).unlink()
-    return found
+        found["not_run"] += f": {lines[-1].strip()[:200]}"
+    return dict(found)

@@ -4,10 +4,9 @@ Read in GeeeekExplorer/nano-vllm, bb823b3: `LLMEngine.add_request`, `.step`, `.i
 (nanovllm/engine/llm_engine.py), `Config`, `SamplingParams`. `step` returns the requests that have
 ended, and a number: the tokens of a prompt step, or minus the requests of a decode step. Tokens
 come out at the end only; but a step waits for them, so its end is when they were there.
-`ModelRunner.run_model` (model_runner.py) runs more than 512 requests eagerly, graphs or not.
 
-It refuses temperature 0. At 1e-5 a token has to be within about 1e-4 of the best one to be drawn.
-It cannot switch its prefix cache off; prompts differ, so it finds nothing in it. Qwen3 only.
+It runs more than 512 requests eagerly, and captures multiples of 16. It refuses temperature 0; at
+1e-5 a token has to be within about 1e-4 of the best one to be drawn. Qwen3 only.
 """
 
 from __future__ import annotations
@@ -15,36 +14,30 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from mini_engine.bench.others.child import Job, Lap
 
-NEARLY_GREEDY = 1e-5
-RUNG = 16  # of its graphs: a batch above the largest multiple of it that it may run has none
-MOST = 512  # requests that run as a graph
+NEARLY_GREEDY, RUNG, MOST = 1e-5, 16, 512
 
 
-def start(job: Job) -> NanoSession:
-    """Load the model, capture its graphs. Raises ValueError for a batch that would run without."""
-    if job.batch > MOST and not job.eager:
-        raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
-    nano = importlib.import_module("nanovllm")
-    llm = nano.LLM(
-        job.model,
-        max_model_len=job.room,
-        max_num_seqs=-(-job.batch // RUNG) * RUNG,
-        gpu_memory_utilization=job.memory,
-        enforce_eager=job.eager,
-    )
-    params = nano.SamplingParams(temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True)
-    return NanoSession(llm, params)
-
-
-class NanoSession:
+class Session:
     """A loop around `LLM.step`."""
 
-    def __init__(self, llm: Any, params: Any) -> None:
-        self.llm, self.params = llm, params
+    def __init__(self, job: Job) -> None:
+        """Load the model, capture its graphs. ValueError for a batch that would run without."""
+        if job.batch > MOST and not job.eager:
+            raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
+        nano = importlib.import_module("nanovllm")
+        self.llm = nano.LLM(
+            job.model,
+            max_model_len=job.room,
+            max_num_seqs=-(-job.batch // RUNG) * RUNG,
+            gpu_memory_utilization=job.memory,
+            enforce_eager=job.eager,
+        )
+        self.params = nano.SamplingParams(
+            temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
+        )
 
     def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
         for prompt in prompts:

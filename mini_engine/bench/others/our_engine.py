@@ -11,36 +11,45 @@ from collections.abc import Sequence
 
 import torch
 
-from mini_engine.bench.decode_setup import build_engine
+from mini_engine.bench.decode_setup import BLOCK_SIZE
 from mini_engine.bench.others.child import Job, Lap, empty_lap
-from mini_engine.cuda.generate import dtype_for, nearest_backend
+from mini_engine.cuda.generate import decoding_model, dtype_for, nearest_backend
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights
-from mini_engine.engine.batch import Request
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.model.config import ModelConfig
 
 BUDGET = 2048  # tokens of prompts in a step
 
 
-@torch.inference_mode()
-def start(job: Job) -> OurSession:
-    """Load the model, capture its graphs."""
-    config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
-    weights = load_weights(config, job.model, backend.device, dtype_for(backend, print))
-    mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
-    engine, _ = build_engine(
-        weights, backend, mode, batch=job.batch, room=job.room, budget=BUDGET, kernels=5
-    )
-    return OurSession(engine, job.tokens)
-
-
-class OurSession:
+class Session:
     """A loop around `Engine.step`."""
 
-    version = ""  # the commit, which the measurement names
-
-    def __init__(self, engine: Engine, tokens: int) -> None:
-        self.engine, self.tokens = engine, tokens
+    @torch.inference_mode()
+    def __init__(self, job: Job) -> None:
+        """Load the model, capture a graph for the batch."""
+        config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
+        dtype, mode = dtype_for(backend, print), "NONE" if job.eager else "FULL_DECODE_ONLY"
+        weights = load_weights(config, job.model, backend.device, dtype)
+        limits = SchedulerLimits(
+            max_num_seqs=job.batch,
+            max_num_batched_tokens=BUDGET,
+            num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE),
+            block_size=BLOCK_SIZE,
+            max_model_len=job.room,
+        )
+        cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, backend.device, dtype)
+        sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
+        dispatcher = GraphDispatcher(mode, sizes, job.batch)
+        model = decoding_model(weights, cache, backend, 5, print)
+        runner = TorchRunner(model, limits, dispatcher, backend)
+        if runner.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
+        self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
 
     @torch.inference_mode()
     def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
