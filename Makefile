@@ -56,7 +56,7 @@ gpu:  ## On a machine with an NVIDIA GPU: measure it, test on it; PYTHON=python3
 
 figures: .venv/.core  ## Draw the pictures of the README and of the chapters again
 	$(BIN)/python -m mini_engine demo
-	cp out/timeline.png out/crossover.png course/figures/
+	cp out/timeline.png course/figures/
 	$(BIN)/python -m course.draw
 
 clean:  ## Remove .venv, caches and out/

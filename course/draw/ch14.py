@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course.draw.ch04 import COLOURS, four_launches
-from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
 from mini_engine.plots.figures import errors_by_class, predicted_against_measured
 from mini_engine.serving.report import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
@@ -37,13 +37,13 @@ def coordinated_omission(path: Path) -> None:
     polite, by_plan = latencies_ms(by_plan=False), latencies_ms(by_plan=True)
     with canvas(
         path,
-        (13, 6.2),
-        title=f"One stall: p99 is {percentile(polite, 99):.0f} ms for a client that waits its "
-        f"turn, {percentile(by_plan, 99):.0f} ms for users",
-        caption=f"Computed: a server that takes {SERVICE_MS:g} ms a request and once "
-        f"{STALL_MS:g} ms more; {REQUESTS:,} requests, one due every {EVERY_MS:g} ms.",
+        (8, 6.6),
+        title=f"One stall: p99 is {percentile(polite, 99):.0f} ms for a client that\n"
+        f"waits its turn, {percentile(by_plan, 99):.0f} ms for users",
+        caption=f"Computed: {SERVICE_MS:g} ms a request, once {STALL_MS:g} ms more; one is due "
+        f"every {EVERY_MS:g} ms.",
     ) as figure:
-        panels = figure.subplots(1, 2, sharey=True)
+        panels = figure.subplots(2, 1, sharex=True, sharey=True)
         told = (
             (polite, VERMILION, "sent when the last answer is there"),
             (by_plan, BLUE, "sent when it is due"),
@@ -55,8 +55,8 @@ def coordinated_omission(path: Path) -> None:
             slow = sum(ms > 2 * SERVICE_MS for ms in seen)
             axes.text(0, p99 + 9, f"p99 = {p99:.0f} ms", weight="bold")
             axes.set_title(f"{name}: {slow} slow of {REQUESTS:,}")
-            axes.set(xlabel="request", ylim=(0, STALL_MS * 1.1))
-        panels[0].set_ylabel("latency (ms)")
+            axes.set(ylabel="latency (ms)", ylim=(0, STALL_MS * 1.18))
+        panels[1].set_xlabel("request")
 
 
 # ---------------------------------------------------------------- four stopwatches
@@ -67,10 +67,10 @@ def stopwatches(events: Sequence[TraceEvent]) -> dict[str, list[tuple[float, flo
     issued_us = max(e.end_us for e in events if e.category == "launch")
     runs = [(e.start_us, e.end_us) for e in events if e.lane == GPU]
     return {
-        "wall clock, no synchronisation": [(0.0, issued_us)],
+        "wall clock, no sync": [(0.0, issued_us)],
         "between two events": [(0.0, runs[-1][1])],
-        "wall clock, synchronised": [(0.0, max(e.end_us for e in events))],
-        "profiler, kernels only": runs,
+        "wall clock, with sync": [(0.0, max(e.end_us for e in events))],
+        "profiler": runs,
     }
 
 
@@ -78,14 +78,13 @@ def four_stopwatches(path: Path) -> None:
     """What each way to time counts, on the two lanes of chapter 4."""
     with canvas(
         path,
-        (13, 8),
-        title="Four stopwatches, four answers: only one of them is what a caller waits",
-        caption=f"{PREDICTED}: four launches and a synchronisation on the simulated h200, as in "
-        "chapter 4. The events are recorded before the first launch and behind the last.",
+        (8, 9),
+        title="Four stopwatches, four answers:\nonly one is what a caller waits",
+        caption="Predicted: four launches and a synchronisation, as in chapter 4.",
     ) as figure:
         examples = {"short kernels": four_launches(2**20), "long kernels": four_launches(2**24)}
         panels = figure.subplots(2, 1)
-        right_us = max(e.end_us for e in examples["long kernels"]) * 1.42
+        right_us = max(e.end_us for e in examples["long kernels"]) * 1.85
         for axes, (name, events) in zip(panels, examples.items(), strict=True):
             axes.set_title(name)
             axes.set(xlim=(0, right_us), ylim=(-0.1, 6.1))
@@ -105,9 +104,7 @@ def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
         total_us = sum(end - start for start, end in stretches)
         for start, end in stretches:
             axes.plot([start, end], [y + 0.5] * 2, "-|", color=BLACK, markersize=12, linewidth=2)
-        axes.text(
-            stretches[-1][1] + 1.5, y + 0.5, f"{total_us:.1f} µs: {name}", va="center", size=14
-        )
+        axes.text(stretches[-1][1] + 2, y + 0.5, f"{total_us:.0f} µs: {name}", va="center", size=13)
     axes.set_yticks([4.5, 5.5], [GPU, CPU], weight="bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")

@@ -22,8 +22,8 @@ import gzip
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -232,8 +232,7 @@ def kind_of(kernel: str) -> str:
 # ---------------------------------------------------------------- reading
 
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
-PYTHON = "Python"  # what the CPU does in a step outside of any op
-# lane (gpu, api, op, step), name, start, duration, correlation: a call and its work on the GPU
+# lane (gpu, api, op), name, start, duration, correlation: a call and its work on the GPU
 # share it
 Row = tuple[str, str, float, float, int]
 _LANES = {
@@ -242,17 +241,12 @@ _LANES = {
 }  # fmt: skip
 
 
-def events_of_profile(
-    listed: Iterable[Mapping[str, Any]], *, flat: bool = False
-) -> tuple[TraceEvent, ...]:
+def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, ...]:
     """The step of median length among a profiler's `traceEvents`, in µs from its first event.
 
     A step is what an annotation "ProfilerStep#N" spans; where there is none, all that was recorded
     is one step. Lane CPU: the ops of its thread, and the calls into CUDA (launch, graph, copy,
     wait, host). Lane GPU: what these calls started (kernel, node, copy).
-
-    With `flat`, no two boxes of a lane overlap: on the CPU stand the calls, around them the op that
-    makes them, and Python; on the GPU a kernel begins where the one before it ends.
 
     The rows are kineto's (pytorch/kineto, libkineto: categories in ActivityType.cpp, `args` in
     CuptiActivity.h, layout in output_json.cpp).
@@ -265,8 +259,8 @@ def events_of_profile(
         step = sorted(steps, key=lambda e: float(e["dur"]))[len(steps) // 2]
         begin, place = float(step["ts"]), _thread(step)
         end = begin + float(step["dur"])
-    rows = [("step", PYTHON, begin, end - begin, 0)] if steps and flat else []
-    started, known = [], set()
+    rows: list[Row] = []
+    started, known = list[Row](), set[int]()
     for event in complete:
         if not (lane := _LANES.get(_category_of(event), "")):
             continue
@@ -283,7 +277,7 @@ def events_of_profile(
     # launches in a way that kineto does not follow, the call is unknown and time decides.
     ours = {row[4] for row in rows if row[0] == "api"}
     rows += [r for r in started if (r[4] in ours if r[4] in known else begin <= r[2] < end)]
-    return _side_by_side(rows) if flat else _on_two_lanes(rows)
+    return _on_two_lanes(rows)
 
 
 def _category_of(event: Mapping[str, Any]) -> str:
@@ -329,48 +323,6 @@ def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
         where = GPU if lane == "gpu" else CPU
         events.append(TraceEvent(where, name, start - listed[0][2], duration, category))
     return tuple(events)
-
-
-def _side_by_side(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
-    """Rows as events of which no two overlap on a lane: without the ops that an op calls, at each
-    moment the innermost box of the CPU."""
-    kept: list[Row] = []
-    until = float("-inf")  # up to here reaches the last op
-    for row in sorted(rows, key=lambda row: (row[2], -row[3])):
-        if row[0] != "op" or row[2] >= until:
-            kept.append(row)
-            until = row[2] + row[3] if row[0] == "op" else until
-    events = _on_two_lanes(kept)
-    on_cpu, on_gpu = ([e for e in events if e.lane == lane] for lane in (CPU, GPU))
-    return *_innermost(on_cpu), *_in_turn(on_gpu)
-
-
-def _innermost(boxes: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
-    """Nested boxes side by side: at each moment the innermost one."""
-    stack: list[TraceEvent] = []
-    at = 0.0  # up to here everything is drawn
-    ends = TraceEvent(CPU, "", float("inf"), 0.0)
-    for box in [*sorted(boxes, key=lambda box: (box.start_us, -box.duration_us)), ends]:
-        while stack and (at < box.start_us or stack[-1].end_us <= box.start_us):
-            top = stack[-1]
-            until = min(top.end_us, box.start_us)
-            if until > at:
-                yield replace(top, start_us=at, duration_us=until - at)
-                at = until
-            if top.end_us <= box.start_us:
-                stack.pop()
-        stack.append(box)
-        at = box.start_us
-
-
-def _in_turn(boxes: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
-    """Boxes that start no earlier than the last one ends. Kernels overlap on two streams, or when
-    one starts while the last drains; the lane stays busy for as long as it was."""
-    free = float("-inf")
-    for box in sorted(boxes, key=lambda b: b.start_us):
-        start = max(box.start_us, free)
-        free = max(start, box.end_us)
-        yield replace(box, start_us=start, duration_us=free - start)
 
 
 def _category(call: str) -> str:

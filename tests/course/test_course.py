@@ -167,7 +167,7 @@ def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path)
 
 
 def test_every_kept_figure_is_drawn_by_code_and_shown_somewhere() -> None:
-    of_the_demo = {"timeline.png", "crossover.png"}  # tests/course/test_docs.py
+    of_the_demo = {"timeline.png"}  # tests/course/test_docs.py
     kept = {path.name for path in KEPT.iterdir()}
     assert kept == set(figures()) | of_the_demo
     shown = {

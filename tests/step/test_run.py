@@ -163,7 +163,7 @@ def test_sglang_launches_as_many_kernels_as_nsys_has_counted(
 
 
 def test_vllm_cuts_24_layers_into_25_graphs_with_kv_write_and_attention_between_them() -> None:
-    """As in the recording of AMD-AGI/TraceLens that ships: vllm-gpt-oss-piecewise."""
+    """As recorded: AMD-AGI/TraceLens, its vllm_prefilldecode_piecewise."""
     ops = step_ops(named_shape("qwen2.5-0.5b"), StepShape.decode(1, 272), "vllm")
     cut = [is_live("piecewise", op.splitting, op.by) for op in ops]
     works = pieces(cut)
