@@ -65,19 +65,20 @@ class Server:
         engine: str | Path | None = None,
         quant: str | None = None,
         kv_dtype: str | None = None,
-        max_num_seqs: int = 256,
-        max_num_batched_tokens: int = 8192,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
     ) -> None:
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
         config. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
-        default."""
+        default. Limits are vLLM's on this card by default."""
         if isinstance(model, str | Path):
             model = shape_of(str(model))
         self.config, self.spec = model, load_spec(card, host, engine)
         self.stored = stored_as(model, quant, kv_dtype)
         self.costs = StepModel(model, self.spec, self.spec.ops, self.stored)
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
+        seqs, tokens = self.spec.batch_defaults
+        self.max_num_seqs = max_num_seqs or seqs
+        self.max_num_batched_tokens = max_num_batched_tokens or tokens
 
     def itl(self, batch: int = 1, context: int = 1024, mode: str = "FULL_AND_PIECEWISE") -> Itl:
         """A decode step of `batch` requests with `context` tokens each, padded to vLLM's sizes.

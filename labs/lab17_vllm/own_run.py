@@ -91,10 +91,11 @@ def shown_result(
     context = mean_context(result)
     ops = step_ops(named_shape(setup.shape), StepShape.decode(batch, context), spec.ops)
     ms = step_time(ops, spec, mode, num_reqs=batch).itl_us / 1e3
-    low, high = spec.interval(ms, {"eager": "NONE"}.get(mode, mode.upper()))
+    ends = spec.interval(ms, {"eager": "NONE"}.get(mode, mode.upper()), batch)
+    known = f"{ends[0]:.2g} to {ends[1]:.2g}" if ends else "no interval: too few measured it"
     console.print(
         f"Our model of {setup.shape} on {spec.name}, batch {batch}, context {context}, {mode}: "
-        f"{ms:.3f} ms ({low:.2f} to {high:.2f}), without HTTP and client", soft_wrap=True,
+        f"{ms:.2g} ms ({known}), without HTTP and client", soft_wrap=True,
     )  # fmt: skip
 
 

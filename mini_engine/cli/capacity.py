@@ -32,9 +32,9 @@ from rich.console import Console
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
-from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.default_ladder import batch_defaults, default_capture_sizes
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.step.capacity import CapacityReport, capacity, check_context
+from mini_engine.step.capacity import GIB, CapacityReport, capacity, check_context
 from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape, step_ops
@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_stored(parser)
     size = "of the weights, instead of --quant: 1e9 bytes"
     add("--file-gb", type=options.gigabytes, metavar="GB", help=size)
-    graphs = "full graphs are held for vLLM's decode sizes up to this (default: 256)"
+    graphs = "full graphs are held for vLLM's decode sizes up to this (default: vLLM's on the card)"
     without = "also what these requests cost a cache without pages, --context columns a row; "
     without += "without FILE, those that `serve` replays"
     add("--trace", type=Path, nargs="?", const=SHIPPED_TRACE, metavar="FILE", help=without)
     options.add_columns(parser)
-    add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=graphs)
+    add("--max-num-seqs", type=options.step_tokens, metavar="N", help=graphs)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -76,10 +76,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_context(config, args.context)
     file_bytes = round((args.file_gb or 0) * 1e9)
     stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
-    # of the sizes of vLLM's default settings, those of decode batches have a full graph
-    sizes = default_capture_sizes(args.max_num_seqs, 8192)
-    sizes = [size for size in sizes if size <= args.max_num_seqs]
     spec = None if args.vram_gb else load_spec(args.spec or options.CARD, args.host, args.engine)
+    defaults = spec.batch_defaults if spec else batch_defaults("", args.vram_gb * GIB)
+    args.max_num_seqs = args.max_num_seqs or defaults.max_num_seqs
+    # of the sizes of vLLM's default settings, those of decode batches have a full graph
+    sizes = default_capture_sizes(args.max_num_seqs, defaults.max_num_batched_tokens)
+    sizes = [size for size in sizes if size <= args.max_num_seqs]
 
     def at(context: int) -> CapacityReport:
         return capacity(

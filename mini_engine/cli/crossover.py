@@ -56,8 +56,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
-    sizes = default_capture_sizes(max(256, args.max_batch), 8192)  # of vLLM's default settings
-    decode_sizes = [size for size in sizes if size <= 256]  # those have a whole graph
+    seqs, tokens = spec.batch_defaults
+    sizes = default_capture_sizes(max(seqs, args.max_batch), tokens)
+    decode_sizes = [size for size in sizes if size <= seqs]  # those have a whole graph
     room = check_batch(shape, spec, 1, args.context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),

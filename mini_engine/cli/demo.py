@@ -31,7 +31,7 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
-from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, predict
+from mini_engine.sim.predict import HF_EAGER, Prediction, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import DeviceSpec, load_spec
@@ -142,9 +142,8 @@ def draw(
     caption = f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
     caption += f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}."
     plots.timeline(timelines, out / "timeline.png", caption=caption)
-    top = LIMITS.max_num_seqs
-    ladder = CaptureLadder(default_capture_sizes(top, LIMITS.max_num_batched_tokens))
-    top = min(top, check_batch(shape, spec, batch, CONTEXT))
+    ladder = CaptureLadder(default_capture_sizes(*spec.batch_defaults))
+    top = min(256, check_batch(shape, spec, batch, CONTEXT))
     curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
     plots.itl_curve(curve, out / "crossover.png")
 

@@ -54,8 +54,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         itl_us=args.itl * 1e3 if args.itl else None,
     )  # fmt: skip
     saved, least, most = found.saved()
-    sizes = [n for n in default_capture_sizes(256, 8192) if n < args.batch] + [args.batch]
-    listed = " ".join(map(str, sizes))
+    below = [n for n in default_capture_sizes(*spec.batch_defaults) if n < args.batch]
+    listed = " ".join(map(str, [*below, args.batch]))
     return {
         "shape": shape.name,
         **options.told(spec),

@@ -128,10 +128,10 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """`--max-num-seqs` and `--max-num-batched-tokens`, as vLLM names them."""
-    add, words = parser.add_argument, "requests that may run side by side (default: 256)"
-    add("--max-num-seqs", type=step_tokens, default=256, metavar="N", help=words)
-    words = "of a step: one of each running request, the rest for prompts (default: 8192)"
-    add("--max-num-batched-tokens", type=step_tokens, default=8192, metavar="N", help=words)
+    add, words = parser.add_argument, "requests that may run side by side (default: vLLM's on it)"
+    add("--max-num-seqs", type=step_tokens, metavar="N", help=words)
+    words = "of a step: one of each running request, the rest for prompts (default: vLLM's on it)"
+    add("--max-num-batched-tokens", type=step_tokens, metavar="N", help=words)
 
 
 def add_stored(parser: argparse.ArgumentParser) -> None:
@@ -165,8 +165,13 @@ def picture_of(args: argparse.Namespace) -> Path | None:
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
-    """What `--shape`, `--spec`, `--host` and `--engine` name."""
-    return shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
+    """What `--shape`, `--spec`, `--host` and `--engine` name. Limits that nobody gave become those
+    that vLLM sets on the card."""
+    shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
+    for name, value in spec.batch_defaults._asdict().items():
+        if vars(args).get(name, 0) is None:
+            setattr(args, name, value)
+    return shape, spec
 
 
 def name_dropped(

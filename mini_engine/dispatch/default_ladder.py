@@ -1,7 +1,9 @@
 """The sizes that vLLM captures by default.
 
-In: the engine's limits and settings. Out: the capture sizes, in tokens, in rising order.
+In: the engine's limits and settings, or the card. Out: the capture sizes, in tokens, in rising
+order; the limits that vLLM sets on that card.
 
+    batch_defaults("h200", 141 << 30)    # 1024 requests, 8192 tokens
     default_capture_sizes(256, 8192)     # 1, 2, 4, 8, 16, 24 … 256, 272 … 512: 51 sizes
     default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung
 """
@@ -9,10 +11,29 @@ In: the engine's limits and settings. Out: the capture sizes, in tokens, in risi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 
 PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
+
+
+class BatchDefaults(NamedTuple):
+    """What `vllm serve` is started with where nobody says otherwise."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+def batch_defaults(card: str, vram_bytes: float) -> BatchDefaults:
+    """Those of vLLM 0.33 on this card, by its name and memory: large on 70 GiB and more, but for an
+    A100, where large steps were measured to be slower (vLLM PR 17885).
+
+    Source: `EngineArgs.get_batch_defaults`, `vllm/engine/arg_utils.py`, for a server. (An `LLM`
+    object in a program takes more tokens: 16,384 and 8,192.)
+    """
+    large = vram_bytes >= 70 << 30 and "a100" not in card.lower()
+    return BatchDefaults(1024, 8192) if large else BatchDefaults(256, 2048)
 
 
 def default_capture_sizes(

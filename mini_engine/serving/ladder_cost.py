@@ -131,18 +131,18 @@ def size_server(
     mode: CUDAGraphMode | str,
     capture_sizes: Sequence[int],
     *,
-    max_num_seqs: int = 256,
-    max_num_batched_tokens: int = 8192,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
     stored: Stored | None = None,
 ) -> SizedServer:
     """All memory that nothing else needs becomes KV blocks.
 
-    The defaults: 256 requests, as in the engines that this course reads; steps of 8,192 tokens, as
-    in vLLM 0.33 on a card of 70 GiB or more (EngineArgs.get_batch_defaults; it allows 1,024
-    requests there); weights and cache as they are.
+    The defaults: the limits that vLLM sets on the card; weights and cache as they are.
 
     Raises ValueError where not even one block is left, and for a number that is out of range.
     """
+    max_num_seqs = max_num_seqs or spec.batch_defaults.max_num_seqs
+    max_num_batched_tokens = max_num_batched_tokens or spec.batch_defaults.max_num_batched_tokens
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
     stored = stored or stored_as(config)
     costs = LadderCosts(config, spec, mode, max_num_seqs, stored=stored).of(capture_sizes)

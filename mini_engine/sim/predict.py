@@ -36,15 +36,12 @@ from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import Mode, around, is_live, issue_live_us, padded_step
 
 HF_EAGER = "HF eager"
-# vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
-# an H100 or H200), and a cache with room to spare.
-LIMITS = SchedulerLimits(
-    max_num_seqs=256,
-    max_num_batched_tokens=2048,
-    num_blocks=4096,
-    block_size=16,
-    max_model_len=4096,
-)
+
+
+def limits_on(spec: DeviceSpec) -> SchedulerLimits:
+    """Those that vLLM sets on this card, and a cache with room to spare."""
+    seqs, tokens = spec.batch_defaults
+    return SchedulerLimits(seqs, tokens, num_blocks=4096, block_size=16, max_model_len=4096)
 
 
 @dataclass(frozen=True)
@@ -83,20 +80,21 @@ def predict(
 
     The step is a decode of `batch` requests with `context` tokens each, this step's included.
     """
-    if not 1 <= batch <= LIMITS.max_num_seqs:
-        raise ValueError(f"batch {batch}: expected 1 to {LIMITS.max_num_seqs} requests")
-    if not 2 <= context <= LIMITS.max_model_len:
+    limits = limits_on(spec)
+    if not 1 <= batch <= limits.max_num_seqs:
+        raise ValueError(f"batch {batch}: expected 1 to {limits.max_num_seqs} requests")
+    if not 2 <= context <= limits.max_model_len:
         raise ValueError(
-            f"context {context}: expected 2 to {LIMITS.max_model_len} tokens, this step's included"
+            f"context {context}: expected 2 to {limits.max_model_len} tokens, this step's included"
         )
     capture, style = CaptureReport(), "hf56"
     launched: Mode = "eager"
     shape = StepShape.decode(batch, context)
     if mode != HF_EAGER:
-        seqs, budget = LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens
+        seqs, budget = spec.batch_defaults
         sizes = default_capture_sizes(seqs, budget, capture_sizes=capture_sizes, mode=mode)
         dispatcher, device = GraphDispatcher(mode, sizes, seqs), Device(spec, compute=False)
-        capture = SimRunner(device, config, None, LIMITS, dispatcher).capture()
+        capture = SimRunner(device, config, None, limits, dispatcher).capture()
         descriptor = dispatcher.dispatch(batch, batch, 1)
         launched, shape = padded_step(descriptor, batch, shape.kv_tokens, shape.qk_pairs)
         style = spec.ops

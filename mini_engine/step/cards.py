@@ -33,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from mini_engine.dispatch.default_ladder import BatchDefaults, batch_defaults
 from mini_engine.files import did_you_mean, read_json, read_object, typed
 
 Kind = Literal["datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted"]
@@ -208,6 +209,11 @@ class DeviceSpec:
             if one.mode == mode and one.least <= batch <= one.most and one.low and one.high:
                 return max(itl * one.low, floor), itl * one.high
         return None
+
+    @property
+    def batch_defaults(self) -> BatchDefaults:
+        """The limits that vLLM sets on this card."""
+        return batch_defaults(self.name, self.vram_bytes)
 
     def source(self, figure: str) -> str:
         """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).

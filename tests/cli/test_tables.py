@@ -61,10 +61,13 @@ def test_crossover_prints_its_points(capsys: pytest.CaptureFixture[str]) -> None
     crossover = found["crossover_batch"]
     batches = [point["batch"] for point in found["points"]]
     assert {1, 2, 4, 8, 16, 32, 64, 70, min(crossover, 70)} == set(batches)
-    assert found["capture_sizes"] == default_capture_sizes(256, 8192)
+    assert found["capture_sizes"] == default_capture_sizes(256, 2048)
     for point in found["points"]:
-        itls = [point[mode]["itl_us"] / 1e3 for mode in ("eager", "piecewise", "full")]
-        cells = f"│ {point['batch']} │ {point['rung']} │ " + " │ ".join(f"{t:.3f}" for t in itls)
+        itls = [
+            options.two_digits(point[mode]["itl_us"] / 1e3)
+            for mode in ("eager", "piecewise", "full")
+        ]
+        cells = f"│ {point['batch']} │ {point['rung']} │ " + " │ ".join(itls)
         assert cells in told
     assert "on one l4, host server, engine launch-bound, op list fused5" in told
     assert f"{found['finding']}. The crossover is at batch {crossover} (" in told
@@ -132,11 +135,11 @@ def test_crossover_and_serve_take_weights_and_cache_in_few_bits(
 def test_ladder_counts_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     words = "ladder --shape qwen3-8b --spec h100"
     found, told = answer(capsys, words), shown(capsys, words)
-    assert found["capture_sizes"] == default_capture_sizes(256, 8192)
-    assert (found["costs"]["piecewise_graphs"], found["costs"]["full_graphs"]) == (51 * 37, 35)
+    assert found["capture_sizes"] == default_capture_sizes(1024, 8192)
+    assert (found["costs"]["piecewise_graphs"], found["costs"]["full_graphs"]) == (51 * 37, 51)
     assert "1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)" in told
     assert "51 sizes × 37 pieces = 1,887 graphs" in told
-    assert "FULL 35 graphs" in told
+    assert "FULL 51 graphs" in told
     assert "36 layers, on one h100, host server, engine vllm" in told
 
 

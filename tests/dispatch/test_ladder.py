@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.default_ladder import batch_defaults, default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, best_ladders, optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -242,3 +242,14 @@ def test_a_denser_ladder_pads_less(histogram, max_rungs, top):
 def test_a_rung_that_saves_nothing_adds_no_ladder():
     found = best_ladders({1: 5, 7: 5, 8: 1}, 3, cost=lambda rung: 10.0 if rung < 8 else 9.0)
     assert found == [(8,)]
+
+
+@pytest.mark.parametrize(
+    ("card", "gib", "expected"),
+    [("h200", 141, (1024, 8192)), ("h100", 80, (1024, 8192)), ("a100", 80, (256, 2048)),
+     ("rtx4090", 24, (256, 2048)), ("rtxpro6000", 96, (1024, 8192))],
+)  # fmt: skip
+def test_the_limits_of_a_server_follow_the_card(
+    card: str, gib: int, expected: tuple[int, int]
+) -> None:
+    assert batch_defaults(card, gib << 30) == expected

@@ -19,7 +19,8 @@ CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 
 def test_what_nothing_else_needs_is_kv_cache() -> None:
     server = size_server(CONFIG, SPEC, "FULL_AND_PIECEWISE", [1, 2, 4, 8])
-    largest_step = activation_bytes(CONFIG, 8192) + 256 * logit_bytes(CONFIG)
+    seqs, tokens = SPEC.batch_defaults
+    largest_step = activation_bytes(CONFIG, tokens) + seqs * logit_bytes(CONFIG)
     used = (
         SPEC.reserved_bytes + weight_bytes(CONFIG) + largest_step + server.graph_costs.memory_bytes
     )
