@@ -137,10 +137,11 @@ def fit_points(
         normal = (jacobian.T * weights) @ jacobian + np.eye(len(theta))
         gradient = (jacobian.T * weights) @ residuals + theta
         step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
-        tried = problem.residuals(theta + step)
-        before, after = problem.loss(residuals, theta), problem.loss(tried, theta + step)
+        there = np.minimum(theta + step, problem.tops)  # a figure at its top stays there
+        tried = problem.residuals(there)
+        before, after = problem.loss(residuals, theta), problem.loss(tried, there)
         if after < before:
-            theta, residuals, damping = theta + step, tried, damping / 4
+            theta, residuals, damping = there, tried, damping / 4
             if before - after < 1e-5 * before:
                 break
         else:
@@ -177,6 +178,7 @@ class _Problem:
         self, points: Sequence[Point], sheets: Sheets, parameters: tuple[Parameter, ...]
     ) -> None:
         self.points, self.sheets, self.parameters = list(points), sheets, parameters
+        self.tops = np.array([math.log(p.top / p.prior) / p.spread for p in parameters])
         per_source = Counter(point.source for point in points)
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
@@ -213,8 +215,8 @@ class _Problem:
         for column, moved in enumerate(self.moved):
             if moved:
                 nudged = theta.copy()
-                nudged[column] += 0.02
-                found[moved, column] = (self.residuals(nudged, moved) - at[moved]) / 0.02
+                nudged[column] -= 0.02  # down: above its top a figure no longer moves
+                found[moved, column] = (at[moved] - self.residuals(nudged, moved)) / 0.02
         return found
 
     def loss(self, residuals: NDArray[np.float64], theta: NDArray[np.float64]) -> float:
