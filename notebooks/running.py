@@ -8,6 +8,7 @@ time; `spoken` leaves them out.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import signal
@@ -100,6 +101,15 @@ def save(book: NotebookNode, path: Path) -> None:
             cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
     nbformat.validate(book)
     write_whole(path, nbformat.writes(book) + "\n")
+
+
+def drawn(book: NotebookNode) -> Iterator[tuple[int, bytes]]:
+    """(cell, PNG) of every picture of the code cells that do not vary."""
+    for index, cell in enumerate(book.cells):
+        if cell.cell_type == "code" and "varies" not in cell.metadata.get("tags", []):
+            for output in cell.outputs:
+                if picture := output.get("data", {}).get("image/png"):
+                    yield index, base64.b64decode(picture)
 
 
 def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:

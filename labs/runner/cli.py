@@ -67,7 +67,7 @@ COMMANDS = {
              "number words", "demo:run_show"),
     "demo": ("run the demo, or any command of the engine, with your solved files in place",
              "words", "demo:run_demo"),
-    "measure": ("run the measuring step of a GPU lab, or read the captured run",
+    "measure": ("run the measuring step of a GPU lab, or read a run that was kept",
                 "number words", "demo:run_measure"),
     "predict": ("say what you expect before a lab; after green, see the key",
                 "--json number --question --say --because", "predict:run_predict"),

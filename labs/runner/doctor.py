@@ -79,5 +79,5 @@ def sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
         "No NVIDIA GPU here. You only miss the measurements:",
         "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
         "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
-        "  labs 15 to 17 read captured runs, and say so if there is none yet.",
+        "  labs 15 to 17 are tested without one, and tell what is predicted and what others saw.",
     ]

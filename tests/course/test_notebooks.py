@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
-from notebooks.running import FOLDER, fresh, spoken
+from notebooks.running import FOLDER, drawn, fresh, spoken
 from tests.support.documents import ROOT
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
@@ -20,11 +23,18 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 @each_notebook
-def test_a_notebook_runs_and_says_what_it_is_committed_with(path: Path) -> None:
+def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(path: Path) -> None:
     """Predictions are the same everywhere; cells tagged `varies` hold timings."""
-    kept = dict(spoken(nbformat.read(path, as_version=4)))
-    for cell, said in spoken(fresh(path)):
+    book, again = nbformat.read(path, as_version=4), fresh(path)
+    kept = dict(spoken(book))
+    for cell, said in spoken(again):
         assert said == kept[cell], f"{path.name}, cell {cell}: run `python -m notebooks` again"
+    for (cell, old), (_, new) in zip(drawn(book), drawn(again), strict=True):
+        stale = f"{path.name}, picture of cell {cell}: run `python -m notebooks` again"
+        one, other = (imread(BytesIO(picture)) for picture in (old, new))
+        assert one.shape == other.shape, stale
+        # A bar moved by a few pixels is 0.001. Letters are drawn by the version of matplotlib.
+        assert np.abs(one - other).mean() < 0.0005, stale
 
 
 @each_notebook

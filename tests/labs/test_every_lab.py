@@ -223,3 +223,10 @@ def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_needs(lab: Lab) ->
         f"{lab.needs} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
     )
     assert row in (ROOT / "labs/README.md").read_text(), f"labs/README.md wants:\n{row}"
+
+
+@each_lab
+def test_a_run_that_a_lab_promises_where_there_is_no_gpu_is_kept(lab: Lab) -> None:
+    promised = f"{lab.without} {(lab.folder / 'README.md').read_text()}"
+    kept = list((lab.folder / "captured").glob("*.json"))
+    assert kept or not re.search(r"\bcaptured runs?\b", promised)

@@ -7,7 +7,7 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     chapter = "course/05-capture-and-replay.md"
     notebook = "notebooks/01-eager-against-graph.ipynb"   # optional
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
-    without = "emulator"              # what stands in for a GPU: interpreter, emulator, capture
+    without = "emulator"              # what stands in for a GPU: interpreter, emulator, logs
     minutes = 60
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
