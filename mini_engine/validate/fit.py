@@ -270,6 +270,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             "value": value, "low": low, "high": high, "prior": p.prior, "prior_from": p.why,
             "told_by_data": round(fit.told_by_data(index), 2),
         })  # fmt: skip
+    left_out_ms = {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())}
     rows = [vars(one) for one in intervals(missed_by(points, fit.sheets, left_out_ms))]
     write_whole(INTERVALS, "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
     kept = {
@@ -277,7 +278,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
         "parameters": parameters,
         "hosts": hosts,
         "inseparable": fit.inseparable(),
-        "left_out_ms": {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())},
+        "left_out_ms": left_out_ms,
     }
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     return kept
