@@ -14,7 +14,8 @@ least, and draws how padding falls as rungs are added. `serve --json` writes suc
 
   python -m mini_engine ladder --histogram serve.json
 
-Capture time and memory are predicted for --shape and --spec; none of it is measured.
+Capture time and memory are predicted for --shape and --spec; none of it is measured here. In
+brackets: as far above and below such predictions as published start-ups were.
 """
 
 from __future__ import annotations

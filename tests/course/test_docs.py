@@ -89,12 +89,16 @@ def test_the_table_of_the_readme_is_what_the_demo_finds(tmp_path: Path) -> None:
 def test_the_readme_says_how_far_the_predictions_are_off(tmp_path: Path) -> None:
     done = run([sys.executable, "-m", "mini_engine", "validate", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
-    one, text = (
-        json.loads(done.stdout)["summary"],
-        " ".join((ROOT / "README.md").read_text().split()),
-    )
+    found, text = json.loads(done.stdout), " ".join((ROOT / "README.md").read_text().split())
+    one = found["summary"]
     said = f"{one['points']} of them, are predicted {one['median_error']:.1%} off in the median, "
     said += f"and {one['left_out_median']:.1%} off where the fit has not seen their source"
+    assert said in text, said
+    graph = {one["least"]: f"{one['median']:.0%}" for one in found["batches"]
+             if one["mode"] == "FULL"}  # fmt: skip
+    said = (
+        f"{graph[1]} at batch 1, {graph[2]} at 2 to 8, {graph[9]} at 9 to 64 and {graph[65]} above"
+    )
     assert said in text, said
 
 
