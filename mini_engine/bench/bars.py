@@ -1,7 +1,7 @@
 """The aims of the CUDA wing on one H200, in one table, and what a benchmark's rows say of each.
 
-In:  the rows of a measurement of kind "bench". Out: for each bar "reached", "missed" or "not
-     measured", its value, and why. No torch.
+In:  a measurement of kind "bench". Out: for each bar "reached", "missed" or "not measured", its
+     value, and why. No torch.
 
 A bar is reached when the whole 95% interval is on its good side. Nothing is measured by the
 emulator, by another GPU, or by a variant that failed the gate (baselines included).
@@ -9,8 +9,8 @@ emulator, by another GPU, or by a variant that failed the gate (baselines includ
 The bars of ITL are what the one design should reach by its own counts. The stretches are what is
 left when an exposed phase costs 1.5 µs at a boundary with PDL (programmatic dependent launch) and
 not 2. Below them a boundary is not paid but hidden: HBM streams one or two phases ahead, as in the
-megakernels in CUDA C++ of Hazy Research (https://hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles)
-and MPK (https://github.com/mirage-project/mirage).
+megakernels of Hazy Research (https://hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles) and MPK
+(https://github.com/mirage-project/mirage).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from mini_engine.bench.rows import Row, measured_steps
 
 REACHED, MISSED, NOT_MEASURED = "reached", "missed", "not measured"
 GPU, CONTEXT = "H200", 512
-COMMAND = "python -m mini_engine bench"
 OURS = ("graph-5-pdl", "graph-5-pdl-k8", "graph-5", "graph-9", "ours-graph")
 
 
@@ -38,14 +37,6 @@ class Bar:
     stretch: float | None = None
     baseline: str = ""
     batch: int = 1
-
-    @property
-    def compared(self) -> str:
-        """What must hold, in words."""
-        at = f"{self.shape}, batch {self.batch}"
-        if self.baseline:
-            return f"{at}: {self.limit:g} times as fast as {self.baseline}, or more"
-        return f"{at}: ITL of {self.limit:.2f} ms or less, {self.stretch:.2f} as a stretch"
 
 
 BARS = (
@@ -66,41 +57,38 @@ class Result:
     """What the rows say of a bar."""
 
     name: str
-    compared: str
     status: str
     value: float | None  # ms, or times; None where it was not measured
     why: str
 
     def __str__(self) -> str:
-        return f"{self.status:>15}: {self.compared} ({self.why})"
+        return f"{self.status:>15}: {self.name} ({self.why})"
 
 
 def judged(measurement: Measurement) -> list[Result]:
     """Every bar, in the order of BARS."""
     if measurement.emulated or GPU not in measurement.gpu:
         why = f"the bars are for one {GPU}, this is {measurement.gpu}"
-        found: list[tuple[str, float | None, str]] = [(NOT_MEASURED, None, why)] * len(BARS)
-    else:
-        steps = measured_steps(measurement.figures["rows"])
-        found = [_judged(bar, steps) for bar in BARS]
-    return [Result(bar.name, bar.compared, *one) for bar, one in zip(BARS, found, strict=True)]
+        return [Result(bar.name, NOT_MEASURED, None, why) for bar in BARS]
+    steps = measured_steps(measurement.figures["rows"])
+    return [_judged(bar, steps) for bar in BARS]
 
 
-def _judged(bar: Bar, steps: Sequence[Row]) -> tuple[str, float | None, str]:
-    """(status, value, why)."""
+def _judged(bar: Bar, steps: Sequence[Row]) -> Result:
     here = [s for s in steps if s.point == (bar.shape, bar.batch, CONTEXT)]
     ours = min((s for s in here if s.variant in OURS), key=lambda s: s.itl_us, default=None)
     theirs = next((s for s in here if s.variant == bar.baseline), None)
     if ours is None or (bar.baseline and theirs is None):
-        return NOT_MEASURED, None, f"measure it: {COMMAND}"
+        return Result(bar.name, NOT_MEASURED, None, "measure it: python -m mini_engine bench")
     why = f"{ours.variant} {ours.itl_us:,.1f} µs ({ours.itl.low:,.1f} to {ours.itl.high:,.1f})"
     if theirs is None:
         reached, value = ours.itl.high / 1e3 <= bar.limit, ours.itl_us / 1e3
+        why += f", the bar is {bar.limit:.2f} ms"
         if bar.stretch is not None and ours.itl.high / 1e3 <= bar.stretch:
-            why += ", and so is the stretch"
+            why += ", and the stretch is reached"
     else:
         reached = theirs.itl.low / ours.itl.high >= bar.limit
         value = theirs.itl_us / ours.itl_us
         without = f", which ran without a graph: {theirs.no_graph}" if theirs.no_graph else ""
-        why += f" against {theirs.itl_us:,.1f} µs{without}"
-    return REACHED if reached else MISSED, value, why
+        why += f", {bar.baseline} {theirs.itl_us:,.1f} µs{without}, the bar is × {bar.limit:g}"
+    return Result(bar.name, REACHED if reached else MISSED, value, why)

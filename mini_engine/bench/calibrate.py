@@ -34,7 +34,6 @@ from mini_engine.model.config import named_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
-PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,6 @@ def measure(
         card = torch.cuda.get_device_properties()
         yield "sm_count", {"value": card.multi_processor_count}
         yield "vram_bytes", {"value": card.total_memory}
-        if depth := queue_depth(dummy):
-            yield "queue_depth", {"value": depth}
         yield "graph_node_bytes", {"value": node_bytes(backend, dummy, sizes.nodes[-1])}
 
 
@@ -101,9 +98,6 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
 
 def _median(samples: Sequence[float]) -> Figure:
     return median_interval(samples).as_dict()
-
-
-# ---------------------------------------------------------------- the CPU
 
 
 def decoder_op_us(
@@ -142,21 +136,23 @@ def _graph_figures(
     backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
 ) -> Iterator[tuple[str, Figure]]:
     """Each cost against the number of nodes, as a straight line with what it misses."""
-    launch, device, record, make = [], [], [], []
+    times = []
     captured(backend, dummy, 8, 0)[0].reset()  # the first capture of a process pays for more
     for nodes in sizes.nodes:
         graph, body_us, exit_us = captured(backend, dummy, nodes, 0)
-        record.append(body_us)
-        make.append(exit_us)
-        launch.append(statistics.median(host_us(backend, graph.replay, 1, sizes.repeats)))
+        launch = statistics.median(host_us(backend, graph.replay, 1, sizes.repeats))
         spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
-        device.append(statistics.median(device_us(backend, graph.replay, 1, sizes.repeats)))
+        device = statistics.median(device_us(backend, graph.replay, 1, sizes.repeats))
+        times.append((launch, device, body_us, exit_us))
         graph.reset()
-    yield "graph_launch", line_fit(sizes.nodes, launch)  # base: µs, slope: µs a node, on the CPU
-    yield "graph_device", line_fit(sizes.nodes, device)  # slope: an empty node, graph_gap_us
-    recorded = line_fit(sizes.nodes, record)
-    yield "capture", {**recorded, "slope_over_a_launch": recorded["slope"] - raw_us}
-    yield "instantiate", line_fit(sizes.nodes, make)
+    # base: µs, slope: µs a node; of graph_device an empty node, graph_gap_us
+    launched, on_device, record, make = (
+        line_fit(sizes.nodes, each) for each in zip(*times, strict=True)
+    )
+    yield "graph_launch", launched
+    yield "graph_device", on_device
+    yield "capture", {**record, "slope_over_a_launch": record["slope"] - raw_us}
+    yield "instantiate", make
     yield "gap_difference_us", gap_difference(backend, sizes, dummy)
     yield "kernel_floor_us", kernel_floor(backend, sizes, dummy)
 
@@ -202,64 +198,44 @@ def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
     """µs a node without PDL, with it, and what it saves; None and one line why, where it cannot be
     measured. Give so many `nodes` that launching the graph does not count."""
-    if reason := no_kernels(backend):
-        return {key: {"median": None, "reason": reason} for key in (PLAIN, PDL, SAVED)}
-    reason = no_pdl(backend)
-    plain = _norm_chain(backend, nodes, pdl=False)
-    early = plain if reason else _norm_chain(backend, nodes, pdl=True)
+    names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
+    if reason := no_kernels(backend) or no_pdl(backend):
+        return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}
+    plain, early = (NormChain(backend, nodes, pdl=pdl) for pdl in (False, True))
     spin(backend, plain.step)
     ones, others = (
         [lap.event_us for lap in laps]
         for laps in paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
     )
-    for chain in {plain, early}:
+    for chain in (plain, early):
         chain.graph.reset()
-    if reason:
-        unknown = {"median": None, "reason": reason.partition(":")[0]}
-        return {PLAIN: _median(ones), PDL: unknown, SAVED: unknown}
     saved = [one - other for one, other in zip(ones, others, strict=True)]
-    return {PLAIN: _median(ones), PDL: _median(others), SAVED: _median(saved)}
+    return dict(zip(names, map(_median, (ones, others, saved)), strict=True))
 
 
-class Replay:
-    """A graph of so many calls of `work`; for `timing`, each call is a step."""
+class NormChain:
+    """A graph of norms of one row, back and forth between two rows: the norm of a norm is the same
+    row. For `timing`, each norm is a step."""
 
-    def __init__(self, backend: GraphBackend, work: Dummy, calls: int) -> None:
+    def __init__(self, backend: GraphBackend, nodes: int, *, pdl: bool) -> None:
+        from mini_engine.cuda.kernels.norm import rms_norm
+
+        width = 1024  # one program, one pass, nothing that memory would slow down
+        rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
+        weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
+        turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
+
+        def work(_: int) -> None:
+            rms_norm(*next(turn), weight, 1e-6, pdl)
+
         work(0)  # not to be compiled inside the capture
         backend.synchronize()
-        self.steps_a_call, self.work = calls, work  # which holds what the graph reads and writes
-        self.graph, _, _ = captured(backend, work, calls, 0)
+        self.steps_a_call, self.work = nodes, work  # which holds what the graph reads and writes
+        self.graph, _, _ = captured(backend, work, nodes, 0)
         self.step = self.graph.replay
 
     def rewind(self) -> None:
         """Nothing to put back: every call does the same."""
-
-
-def _norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Replay:
-    """Norms of one row, back and forth between two rows: the norm of a norm is the same row."""
-    from mini_engine.cuda.kernels.norm import rms_norm
-
-    width = 1024  # one program, one pass, nothing that memory would slow down
-    rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
-    weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
-    turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
-    return Replay(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes)
-
-
-def queue_depth(dummy: Dummy) -> int | None:
-    """How many launches fit the queue before the CPU has to wait; None for more than 8,192.
-
-    One long kernel keeps the GPU busy while the CPU goes on launching. The first launch that takes
-    a millisecond has found the queue full.
-    """
-    torch.cuda.synchronize()
-    dummy(200_000_000)  # about 0.1 s
-    for launched in range(1, 8193):
-        began = time.perf_counter()
-        dummy(0)
-        if time.perf_counter() - began > 1e-3:
-            return launched
-    return None
 
 
 def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
@@ -274,9 +250,6 @@ def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
     for graph in graphs:
         graph.reset()
     return max(0, held // (8 * nodes))
-
-
-# ---------------------------------------------------------------- the memory and the cores
 
 
 def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:

@@ -32,7 +32,7 @@ _PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Z
 class Measurement:
     """One file. `figures` hold the numbers: units in their names, medians with intervals."""
 
-    kind: str  # "bench" | "calibration" | "chain" | "environment" | "prefill" | "vllm"
+    kind: str  # "bench" | "calibration" | "vllm"
     emulated: bool  # the CPU emulator wrote it: no evidence of anything
     gpu: str
     driver: str
@@ -53,25 +53,15 @@ def new_measurement(
     """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions. Raises
     ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit."""
     emulated = device == "cpu"
-    return Measurement(
-        kind=kind,
-        emulated=emulated,
-        gpu=gpu_name(device),
-        driver="none" if emulated else _gpu("driver_version"),
-        torch=version("torch"),
-        triton=version("triton"),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=_commit(),
-        command=command,
-        figures=figures,
-    )
+    gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
+    torch, triton = version("torch"), version("triton")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Measurement(kind, emulated, gpu, driver, torch, triton, now, _commit(), command, figures)
 
 
-def gpu_name(device: str) -> str:
-    """The driver's name for the GPU in use; for a CPU, that there is none. A container may lack
-    nvidia-smi; then PyTorch tells the same name, where it is at work already."""
-    if device == "cpu":
-        return EMULATED_GPU
+def gpu_name() -> str:
+    """The driver's name for the GPU in use. A container may lack nvidia-smi; then PyTorch tells the
+    same name, where it is at work already."""
     name, torch = _gpu("name"), sys.modules.get("torch")
     if name == UNKNOWN and torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
@@ -147,10 +137,9 @@ def _commit(folder: Path = Path(__file__).parent) -> str:
     """The commit, with "+" behind it where the tree has changes (measurements do not count).
     Without a repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
     git = ["git", "-C", str(folder)]
-    commit = _output([*git, "rev-parse", "--short", "HEAD"])
-    code = ["--", ":(top)", ":(top,exclude)course/measurements"]
-    changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
-    if commit:
+    if commit := _output([*git, "rev-parse", "--short", "HEAD"]):
+        code = ["--", ":(top)", ":(top,exclude)course/measurements"]
+        changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
         return commit + ("+" if changed else "")
     told = os.environ.get(COMMIT, "").strip()
     if told and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):

@@ -25,7 +25,6 @@ ON_CPU_TENSORS = (
 OF_THE_CARD = {  # figures that are taken as the calibration has them
     "sm_count": "as the driver tells",
     "vram_bytes": "as the driver tells",
-    "queue_depth": "launches behind a long kernel until one is made to wait",
     "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
 }
 OF_THE_HOST = {

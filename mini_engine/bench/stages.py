@@ -32,7 +32,7 @@ from mini_engine.files import read_object, typed, write_whole
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 SECONDS = 540.0  # of a whole run on one H200
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
-STATE, BENCH, CALIBRATION, TESTS = "run.json", "bench.json", "calibration.json", "pytest.txt"
+STATE, BENCH = "run.json", "bench.json"
 REHEARSED = "tests/bench/test_intervals.py"
 FOLDER = "{folder}"  # in a word: the folder of the run
 
@@ -81,7 +81,7 @@ def stages_for(device: str) -> list[Stage]:
                 f"-o {FOLDER}/{BENCH} --traces {FOLDER}/traces")  # fmt: skip
 
     calibrate = (f"-m mini_engine calibrate --device {device} -o {FOLDER}/card.json "
-                 f"--evidence {FOLDER}/{CALIBRATION}")  # fmt: skip
+                 f"--evidence {FOLDER}/calibration.json")  # fmt: skip
     which = "-m 'gpu and not gpu_slow' tests/cuda tests/bench" if real else REHEARSED
     tests = f"-m pytest -p no:cacheprovider -vv --tb=short {which}"
     # The estimates: 9 s until a process has torch and the GPU; 2 s for a model's weights and their

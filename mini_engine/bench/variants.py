@@ -30,7 +30,6 @@ from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
-from mini_engine.model.config import ModelConfig
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode
 
@@ -39,6 +38,8 @@ ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
 Compiler = Callable[[Any], Any]  # a function, compiled
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
+SAME = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "max_position_embeddings",
+        "rms_norm_eps", "tie_word_embeddings")  # fmt: skip
 
 
 class OursEager(Variant):
@@ -140,20 +141,7 @@ class OursPiecewise(_Captured):
         return recorder.ops
 
 
-class _Compiled(Variant):
-    """Under torch.compile."""
-
-    def step(self) -> None:
-        # nobody will read the outputs of the last step again: they may be overwritten
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        super().step()
-
-    def release(self) -> None:
-        super().release()
-        torch.compiler.reset()
-
-
-class OursCompiled(_Compiled, OursEager):
+class OursCompiled(OursEager):
     """torch.compile of the whole step of our plain model."""
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
@@ -178,8 +166,14 @@ class OursCompiled(_Compiled, OursEager):
             self.step()
 
     def _decode(self) -> tuple[Tensor, Tensor]:
+        # nobody will read the outputs of the last step again: they may be overwritten
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         found: tuple[Tensor, Tensor] = self._compiled()
         return found
+
+    def release(self) -> None:
+        super().release()
+        torch.compiler.reset()
 
 
 class FusedGraph(OursGraph):
@@ -212,32 +206,55 @@ class FusedGraph(OursGraph):
 
 # ---------------------------------------------------------------- transformers
 #
-# The same weights, keys and values, its own code: eagerly over a growing cache, or with a static
-# cache and torch.compile, the way its own documentation does it
-# (https://huggingface.co/docs/transformers/llm_optims, "Static kv-cache and torch.compile").
-# No weight is stored twice: its parameters are rows of our merged matrices.
+# The same weights, keys and values, its own code. No weight is stored twice: its parameters are
+# rows of our merged matrices.
 
 
-class HuggingFaceEager(Variant):
-    """`model(...)` with a `DynamicCache`, then argmax."""
+class HuggingFace(Variant):
+    """`model(...)` and argmax: eagerly with a growing `DynamicCache`, or with a compiler, where
+    `model.forward` is compiled, with a `StaticCache` as large as the setup's room, as its own
+    documentation does it (https://huggingface.co/docs/transformers/llm_optims)."""
 
-    def __init__(self, setup: DecodeSetup) -> None:
+    def __init__(self, setup: DecodeSetup, compiler: Compiler | None = None) -> None:
         super().__init__(setup)
+        self._compiler = compiler
         self.model = transformers_model(setup.model.weights)
         device = setup.backend.device
         self.input_ids = torch.zeros((setup.batch, 1), dtype=torch.long, device=device)
         self.positions = torch.zeros_like(self.input_ids)
         self.cache: Any = None
 
+    def prepare(self) -> None:
+        """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
+
+        The cache is filled first: that marks its addresses as static, without which there are no
+        CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
+        """
+        self.rewind()
+        if self._compiler is not None:
+            for tensor in (self.input_ids, self.positions):
+                torch._dynamo.mark_static_address(tensor)
+            self.model.forward = self._compiler(self.model.forward)
+        for _ in range(3):
+            self.step()
+
     def place(self, tokens: Tensor, context: int) -> None:
         self.input_ids.copy_(tokens[:, None])
         self.positions.fill_(context - 1)
-        self._empty_cache()
+        transformers, config = importlib.import_module("transformers"), self.model.config
+        if self._compiler is None:
+            self.cache = transformers.DynamicCache(config=config)
+        elif self.cache is None:
+            self.cache = transformers.StaticCache(config=config, max_cache_len=self.setup.room)
+        else:
+            self.cache.reset()
         if context > 1:
             for layer, (keys, values) in enumerate(self.setup.cached(context - 1)):
                 self.cache.update(keys, values, layer)
 
     def step(self) -> None:
+        if self._compiler is not None:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         out = self.model(
             input_ids=self.input_ids,
             position_ids=self.positions,
@@ -256,83 +273,35 @@ class HuggingFaceEager(Variant):
     def release(self) -> None:
         super().release()
         self.cache, self.model = None, None
-
-    def _empty_cache(self) -> None:
-        self.cache = importlib.import_module("transformers").DynamicCache(config=self.model.config)
-
-
-class HuggingFaceStatic(_Compiled, HuggingFaceEager):
-    """`model.forward` compiled, with a `StaticCache` as large as the setup's room."""
-
-    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
-        super().__init__(setup)
-        self._compiler = compiler
-
-    def prepare(self) -> None:
-        """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
-
-        The cache is filled first: that marks its addresses as static, without which there are no
-        CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
-        """
-        self.rewind()
-        for tensor in (self.input_ids, self.positions):
-            torch._dynamo.mark_static_address(tensor)
-        self.model.forward = self._compiler(self.model.forward)
-        for _ in range(3):
-            self.step()
-
-    def _empty_cache(self) -> None:
-        if self.cache is None:
-            static = importlib.import_module("transformers").StaticCache
-            self.cache = static(config=self.model.config, max_cache_len=self.setup.room)
-        else:
-            self.cache.reset()
+        if self._compiler is not None:
+            torch.compiler.reset()
 
 
 def transformers_model(weights: Weights) -> Any:
     """The `...ForCausalLM` of these weights, in their dtype, on their device."""
-    transformers = importlib.import_module("transformers")
-    config = transformers_config(weights.config)
-    build = getattr(transformers, f"{CLASSES[weights.config.family]}ForCausalLM")
+    transformers, c = importlib.import_module("transformers"), weights.config
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
+    if c.rope_scaling is not None:
+        rope |= {"rope_type": "llama3", **vars(c.rope_scaling)}
+    config = getattr(transformers, f"{CLASSES[c.family]}Config")(
+        **{name: getattr(c, name) for name in SAME},
+        num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads,
+        num_key_value_heads=c.num_kv_heads, rope_parameters=rope,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
     before = torch.get_default_dtype()
     torch.set_default_dtype(weights.embed.dtype)
     try:
         with torch.device(weights.embed.device):
-            model = build(config)
+            model = getattr(transformers, f"{CLASSES[c.family]}ForCausalLM")(config)
     finally:
         torch.set_default_dtype(before)
-    state = named_tensors(weights)
-    missing, unknown = model.load_state_dict(state, strict=False, assign=True)
+    missing, unknown = model.load_state_dict(named_tensors(weights), strict=False, assign=True)
     if unknown or set(missing) - {LM_HEAD}:
         raise ValueError(f"transformers has other tensors: missing {missing}, unknown {unknown}")
-    if weights.config.tie_word_embeddings:
+    if c.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model.requires_grad_(False).eval()
-
-
-def transformers_config(config: ModelConfig) -> Any:
-    """Our shape as a transformers config."""
-    c = config
-    rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
-    if c.rope_scaling is not None:
-        rope |= {"rope_type": "llama3", **vars(c.rope_scaling)}
-    transformers = importlib.import_module("transformers")
-    return getattr(transformers, f"{CLASSES[c.family]}Config")(
-        vocab_size=c.vocab_size,
-        hidden_size=c.hidden_size,
-        intermediate_size=c.intermediate_size,
-        num_hidden_layers=c.num_layers,
-        num_attention_heads=c.num_heads,
-        num_key_value_heads=c.num_kv_heads,
-        head_dim=c.head_dim,
-        max_position_embeddings=c.max_position_embeddings,
-        rms_norm_eps=c.rms_norm_eps,
-        tie_word_embeddings=c.tie_word_embeddings,
-        rope_parameters=rope,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
 
 
 def named_tensors(weights: Weights) -> dict[str, Tensor]:
@@ -346,9 +315,6 @@ def named_tensors(weights: Weights) -> dict[str, Tensor]:
             heights = [shapes[name][0] for name in names]
             named.update(zip(names, torch.split(getattr(layer, field), heights), strict=True))
     return named
-
-
-# ---------------------------------------------------------------- which can run here
 
 
 def no_transformers(_: GraphBackend) -> str | None:
@@ -408,11 +374,9 @@ def _ours(
 VARIANTS: dict[str, VariantKind] = {
     "null": VariantKind(OursGraph, "full"),  # the anchor against itself: any difference is noise
     # transformers: eager with a DynamicCache; torch.compile with a StaticCache
-    "hf-eager": VariantKind(
-        HuggingFaceEager, "eager", "transformers", no_transformers, gated=False
-    ),
-    "hf-static-compile": _compiled(HuggingFaceStatic, "default", "eager"),
-    "hf-reduce-overhead": _compiled(HuggingFaceStatic, "reduce-overhead", "full"),
+    "hf-eager": VariantKind(HuggingFace, "eager", "transformers", no_transformers, gated=False),
+    "hf-static-compile": _compiled(HuggingFace, "default", "eager"),
+    "hf-reduce-overhead": _compiled(HuggingFace, "reduce-overhead", "full"),
     # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),
     "ours-piecewise": VariantKind(OursPiecewise, "piecewise"),

@@ -93,14 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
-        return _result(args.plot, read_measurement(args.plot))
+        return result_of(args.plot, read_measurement(args.plot))
     out, measurement = _measure(args, console)
     rows = [*measurement.figures["rows"], *measurement.figures["others"]]
     if rows and all(row["status"] == NOT_RUN for row in rows):
         raise CheckFailed(
             f"none of {len(rows)} was timed: {rows[-1]['reason']} ({out} has the reason of each)"
         )
-    return _result(out, measurement)
+    return result_of(out, measurement)
 
 
 def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurement]:
@@ -213,7 +213,7 @@ def _others(args: argparse.Namespace) -> Iterator[EngineRow]:
 # ---------------------------------------------------------------- what is shown
 
 
-def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
+def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
     """What the file says, with its pictures drawn beside it."""
     from mini_engine import plots
 

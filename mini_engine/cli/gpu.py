@@ -9,8 +9,8 @@ A run has stages: which machine this is (environment), a step of our one design 
 eager and transformers (baselines), what each idea buys (ideas), what the machine charges
 (calibrate), the GPU's tests (pytest), torch.compile (compile), larger batches and few bits
 (batches). Each has a deadline, and its result is in a file before the next one begins. A run may be
-cut at any moment: the same line goes on with what is missing. At the end stand forty lines at most:
-times, tests, and which of the project's bars are reached. What a stage printed is in NAME.txt
+cut at any moment: the same line goes on with what is missing. At the end stand the stages, and of
+`bench` the times and which of the project's bars are reached. What a stage printed is in NAME.txt
 beside the results.
 
 What has to be on the machine stands in course/measurements/README.md: no network is needed, and
@@ -27,11 +27,10 @@ from typing import Any
 
 from rich.console import Console
 
-from mini_engine.bench.evidence import new_measurement
-from mini_engine.bench.report import report
-from mini_engine.bench.stages import DONE, SECONDS, read_outcomes, stages_for
+from mini_engine.bench.evidence import new_measurement, read_measurement
+from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
-from mini_engine.cli import CheckFailed, measuring, options
+from mini_engine.cli import CheckFailed, bench, measuring, options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +54,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
     if not any(one.status == DONE for one in outcomes):
         raise CheckFailed(f"no stage was done: see {folder}")
-    return {"folder": str(folder), "stages": [asdict(one) for one in outcomes],
-            "summary": report(folder, outcomes)}  # fmt: skip
+    file = folder / BENCH
+    timed = bench.result_of(file, read_measurement(file)) if file.exists() else None
+    return {"folder": str(folder), "stages": [asdict(one) for one in outcomes], "bench": timed}
 
 
 def _measure(args: argparse.Namespace, folder: Path, device: str, console: Console) -> None:
@@ -82,5 +82,8 @@ def _measure(args: argparse.Namespace, folder: Path, device: str, console: Conso
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    for line in result["summary"]:
-        console.print(line, markup=False, soft_wrap=True)
+    for one in result["stages"]:
+        told = f"{one['stage']:12} {one['status']} after {one['took_s']:.0f} s {one['note']}"
+        console.print(told.rstrip(), markup=False, soft_wrap=True)
+    if result["bench"]:
+        bench.show(result["bench"], console)

@@ -29,7 +29,7 @@ from rich.console import Console
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
-from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_capture_sizes
+from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -49,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = "use these instead, in any order; those above a step's tokens are left out"
     add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     add("--max-capture-size", type=number, metavar="N", help="another ceiling")
-    settings = "vLLM's setting of that name (default: balanced)"
-    add("--performance-mode", default="balanced", choices=PERFORMANCE_MODES, help=settings)
     add("--batch", type=number, metavar="N", help="explain this decode batch")
     histogram = "JSON: the steps that a server ran at each number of rows"
     add("--histogram", type=Path, metavar="FILE", help=histogram)
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
         max_capture_size=args.max_capture_size, capture_sizes=args.capture_sizes,
-        num_speculative_tokens=args.spec_tokens, performance_mode=args.performance_mode,
+        num_speculative_tokens=args.spec_tokens,
     )  # fmt: skip
     options.name_dropped(args, args.capture_sizes, sizes, console)
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)

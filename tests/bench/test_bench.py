@@ -16,7 +16,7 @@ from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # no
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
 from mini_engine.bench.variants import (  # noqa: E402
     VARIANTS,
-    HuggingFaceStatic,
+    HuggingFace,
     OursCompiled,
     OursEager,
     OursGraph,
@@ -49,7 +49,7 @@ def traced(function: Any) -> Any:
 
 MAKE: dict[str, Callable[[DecodeSetup], Variant]] = {
     **{name: VARIANTS[name].make for name in HERE},
-    "hf-static": lambda setup: HuggingFaceStatic(setup, uncompiled),
+    "hf-static": lambda setup: HuggingFace(setup, uncompiled),
 }
 # With PDL, and other kernels. torch.compile takes minutes: `test_bench_command.py` has its arms.
 GPU_ONLY = [name for name in VARIANTS if name not in HERE and "compile" not in name]
@@ -100,7 +100,7 @@ def gate_walk(variant: Variant, context: int, steps: int) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize(
     "make",
-    [lambda s: OursCompiled(s, traced), lambda s: HuggingFaceStatic(s, traced)],
+    [lambda s: OursCompiled(s, traced), lambda s: HuggingFace(s, traced)],
     ids=["ours", "transformers"],
 )
 def test_a_step_can_be_traced_by_torch_compile(make: Callable[[DecodeSetup], Variant]) -> None:

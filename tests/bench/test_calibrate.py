@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def on_a_gpu() -> dict[str, Any]:
         "copy_bandwidth_gb_s": 4290.0, "product_gb_s": 4320.0, "matmul_tflops": 791.6,
         "gap_difference_us": 0.6, "kernel_floor_us": 0.9, "pdl_saves_us": 0.7,
     }  # fmt: skip
-    values = {"sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000}
+    values = {"sm_count": 132, "graph_node_bytes": 9000}
     return {
         **{name: median(value) for name, value in medians.items()},
         **{name: {"value": value} for name, value in values.items()},
@@ -74,7 +73,7 @@ def host_of(figures: dict[str, Any], tmp_path: Path, *, emulated: bool = False) 
 def test_each_figure_of_card_and_host_is_what_was_measured(tmp_path: Path) -> None:
     card = {
         "copy_bandwidth_gb_s": 4290.0, "product_share": 4320 / 4800, "peak_share": 791.6 / 989.5,
-        "sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000,
+        "sm_count": 132, "graph_node_bytes": 9000,
         "graph_gap_us": 2.0, "stream_gap_us": 2.0 + 0.6, "pdl_saves_us": 0.7,
     }  # fmt: skip
     host = {
@@ -185,18 +184,6 @@ def test_every_figure_that_card_and_host_need_is_measured(device: str) -> None:
     assert figures["graph_launch"]["nodes"] == list(calibrate.sizes_for(backend).nodes)
 
 
-def test_the_queue_is_full_at_the_first_launch_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, launched = [0.0], [0]
-
-    def dummy(cycles: int) -> None:
-        launched[0] += cycles == 0
-        now[0] += 0.01 if launched[0] == 7 else 2e-6
-
-    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert calibrate.queue_depth(dummy) == 7
-
-
 # ---------------------------------------------------------------- clocks that are up
 
 
@@ -225,6 +212,7 @@ def test_clocks_are_raised_before_a_kernel_of_a_few_us_is_timed(
         timed = ["spin", "device_us"]  # for each size of graph, and then two differences
         assert order == [*timed * 3, *timed, "device_us", *timed, "device_us"]
     else:
+        monkeypatch.setattr(calibrate, "no_pdl", lambda _: None)
         calibrate.pdl_figures(backend, 8, 2)
         assert order == ["spin", "paired_laps"]
 

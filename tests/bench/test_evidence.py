@@ -107,6 +107,6 @@ def test_without_nvidia_smi_the_gpu_is_named_by_pytorch(
     )
     monkeypatch.setattr(evidence, "_gpu", lambda _: tool)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
-    assert evidence.gpu_name("cuda") == told
+    assert evidence.gpu_name() == told
     monkeypatch.delitem(sys.modules, "torch")
-    assert evidence.gpu_name("cuda") == tool
+    assert evidence.gpu_name() == tool

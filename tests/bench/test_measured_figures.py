@@ -52,7 +52,7 @@ def test_every_published_point_names_its_page_or_repository() -> None:
 def test_a_measured_figure_stands_in_the_file_that_it_names(tmp_path: Path) -> None:
     card = card_of(on_a_gpu(), tmp_path)
     measured = [name for name, one in card.figures.items() if one.kind == "measured"]
-    assert len(measured) == 9
+    assert len(measured) == 8
     assert without_evidence("card", card, tmp_path) == measured, "no file is kept yet"
 
     kept = new_measurement("calibration", "cpu", "a test", on_a_gpu())
