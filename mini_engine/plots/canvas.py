@@ -84,7 +84,7 @@ def canvas(
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not the reader's own settings
         matplotlib.rcParams.update(STYLE)
-        dots = (2 if width < NARROW_INCHES else 1) * STYLE["figure.dpi"]
+        dots = (1.6 if width < NARROW_INCHES else 1) * STYLE["figure.dpi"]
         figure = Figure(figsize=size_inches, dpi=dots, layout="constrained")
         FigureCanvasAgg(figure)
         engine = figure.get_layout_engine()
