@@ -1,21 +1,113 @@
-"""Figures of chapter 3: the roofline with the steps of one model on it, and what fits on 12 GB."""
+"""Figures of chapter 3: the decode step with its shapes, one recorded layer, and the roofline."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
-from mini_engine.step.capacity import GIB, CapacityReport, capacity
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, SKY, VERMILION, canvas
+from mini_engine.sim.recorded import kind_of, load_recording
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
 CONTEXT = 512
 DECODES, PREFILLS = (1, 8, 64, 512), (32, 128, 512, 2048)
+RECORDING, LAYER = "sglang-qwen3-8b-graph", 10
+# what the kernels of the recorded layer are for, in their order
+TOLD = (
+    "add, norm", "× q, k, v", "copy q", "norm of q", "copy k", "norm of k", "rotate q and k",
+    "store k and v", "attention", "… its parts added", "× o", "add, norm", "× gate, up",
+    "SiLU, ×", "× down",
+)  # fmt: skip
+
+
+def step(path: Path) -> None:
+    """The way of one token through the model: after each operation, how long the vector is."""
+    c = named_shape("qwen3-0.6b")
+    h, q, kv, i = c.hidden_size, c.q_size, c.kv_size, c.intermediate_size
+    cache = 2 * kv * CONTEXT
+    rows = (  # what is done; how many numbers come out; how many are read for it; in a layer?
+        ("look up the token", h, 0, False),
+        ("norm", h, 0, True),
+        ("× q, k, v", q + 2 * kv, h * (q + 2 * kv), True),
+        ("norm, rotate q and k", q + kv, 0, True),
+        (f"attention, {CONTEXT} tokens", q, cache, True),
+        ("× o, add", h, q * h, True),
+        ("norm", h, 0, True),
+        ("× gate, up", 2 * i, h * 2 * i, True),
+        ("SiLU(gate) × up", i, 0, True),
+        ("× down, add", h, i * h, True),
+        ("norm", h, 0, False),
+        ("× head", c.vocab_size, c.vocab_size * h, False),
+        ("take the best", 1, 0, False),
+    )
+    with canvas(
+        path,
+        (7.6, 8.4),
+        title="One token is a short vector. What it is multiplied by is not",
+        caption="Qwen3-0.6B, one token. Bars: numbers in the vector after each operation, to "
+        "scale, but for the head. Right: what the operation reads.",
+    ) as figure:
+        axes = figure.subplots()
+        layers = [row for row, (*_, inside) in enumerate(rows) if inside]
+        axes.add_patch(
+            Rectangle((0, layers[0] - 0.5), 12.5, len(layers), facecolor="#F2F2F2", zorder=0)
+        )
+        axes.text(12.3, layers[0] - 0.15, f"{c.num_layers} times", ha="right", va="center", size=14)
+        for row, (what, numbers, read, _) in enumerate(rows):
+            wide = min(numbers / 1536, 4.3)
+            colour = SKY if what.startswith("att") else BLUE if read else GREY
+            axes.barh(row, max(wide, 0.05), left=3.6, height=0.6, color=colour)
+            axes.text(3.4, row, what, ha="right", va="center", size=14)
+            axes.text(3.6 + wide + 0.15, row, f"{numbers:,}", va="center", size=14)
+            if read:
+                mega = read * c.dtype_bytes / 1e6
+                axes.text(
+                    12.3, row, f"{mega:,.1f} MB", ha="right", va="center", weight="bold", size=14
+                )
+        axes.set(xlim=(-1.2, 12.5), ylim=(len(rows) - 0.4, -0.6))
+        axes.set_axis_off()
+
+
+def layer(path: Path) -> None:
+    """The kernels of one recorded layer."""
+    events = load_recording(RECORDING).events
+    kernels = [event for event in events if event.category == "node"]
+    stored = [n for n, event in enumerate(kernels) if kind_of(event.name) == "KV write"]
+    first, last = (stored[n] - TOLD.index("store k and v") for n in (LAYER, LAYER + 1))
+    took = [event.duration_us for event in kernels[first:last]]
+    kinds = {"product": BLUE, "attention": SKY}
+    colours = [kinds.get(kind_of(event.name), VERMILION) for event in kernels[first:last]]
+    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == VERMILION)
+    with canvas(
+        path,
+        (7.6, 7.6),
+        title=f"Nine of the {len(took)} kernels of a layer read next to nothing, for "
+        f"{small:.0f} µs",
+        caption="Recorded by others (TraceLens): SGLang, Qwen3-8B, 32 requests, on an MI300X. The "
+        f"kernels of layer {LAYER}, in order.",
+    ) as figure:
+        axes = figure.subplots()
+        axes.barh(range(len(took)), took, color=colours, height=0.7)
+        for row, us in enumerate(took):
+            axes.text(us + 0.8, row, f"{us:.0f}", va="center", size=14)
+        axes.set_yticks(range(len(took)), TOLD, size=14)
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 75), xlabel="µs")
+        axes.grid(visible=False, axis="y")
+        told = {"read a matrix": BLUE, "read the cache": SKY, "read little": VERMILION}
+        axes.legend(
+            handles=[Patch(color=colour, label=what) for what, colour in told.items()],
+            loc="upper right",
+        )
+
+
+# ---------------------------------------------------------------- the roofline
 
 
 def point(spec: DeviceSpec, shape: StepShape) -> tuple[float, float]:
@@ -35,109 +127,51 @@ def roofline(path: Path) -> None:
     ridge = spec.peak_tflops * 1e3 / spec.copy_bandwidth_gb_s
     with canvas(
         path,
-        (13, 7.2),
-        title=f"A decode step does one operation for each byte; the balance is at {ridge:.0f}",
-        caption="Computed from op lists and spec: steps of qwen3-0.6b (bf16), decode at "
-        f"{CONTEXT} tokens of context each, prefill of one prompt. Roof: arithmetic by the "
-        "datasheet, bandwidth that a copy reaches. Launches, gaps and floors are left out.",
+        (7.6, 7.0),
+        title="Writing for one reader uses a half percent of the arithmetic. Reading prompts "
+        "comes near the roof",
+        caption="Computed: steps of Qwen3-0.6B on an H200, decode at "
+        f"{CONTEXT} tokens of context each, prefill of one prompt.",
     ) as figure:
         axes = figure.subplots()
-        xs = [0.5, ridge, 900]
+        xs = [0.5, ridge, 3000]
         roof = [min(spec.peak_tflops, x * spec.copy_bandwidth_gb_s / 1e3) for x in xs]
         axes.plot(xs, roof, color=BLACK)
         axes.axvline(ridge, color=GREY, linewidth=1, linestyle=":")
-        axes.text(ridge * 1.05, 1.4, f"balance:\n{ridge:.0f} FLOP a byte", color="#505050")
-        axes.text(0.62, 9.5, "bound by memory:\n4,300 GB/s", color="#505050")
-        axes.text(280, 1130, f"bound by arithmetic: {spec.peak_tflops:,.0f} TFLOP/s",
-                  color="#505050", ha="center")  # fmt: skip
-        decodes = {f"batch {n}": StepShape.decode(n, CONTEXT) for n in DECODES}
+        axes.text(ridge * 0.9, 1.3, f"balance: {ridge:.0f}", color="#505050", ha="right", size=14)
+        axes.text(0.55, 12, "limit:\nmemory", color="#505050", size=14)
+        axes.text(2900, 1180, "limit: arithmetic", color="#505050", ha="right", size=14)
+        decodes = {f"{n} reader{'s' * (n > 1)}": StepShape.decode(n, CONTEXT) for n in DECODES}
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
-        _points(axes, spec, decodes, VERMILION, "decode, each at 512 tokens of context")
-        _points(axes, spec, prefills, BLUE, "prefill of one prompt")
-        axes.set(xscale="log", yscale="log", xlim=(0.5, 900), ylim=(1, 1900))
+        points(axes, spec, decodes, VERMILION, "decode")
+        points(axes, spec, prefills, BLUE, "prefill")
+        axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(1, 2100))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
-        axes.set_xlabel("arithmetic intensity (FLOP for each byte moved)")
-        axes.set_ylabel("at best (TFLOP/s)")
-        axes.legend(loc="lower right", bbox_to_anchor=(0.82, 0.02))
+        axes.set_xlabel("operations for each byte moved")
+        axes.set_ylabel("TFLOP/s, at best")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 0.1))
 
 
-LEFT, RIGHT = (-12, 4, "right"), (12, -12, "left")
+RIGHT = (10, -12, "left")
 WHERE = {
-    "batch 64": LEFT,
-    "batch 512": (6, -34, "left"),
-    "512 tokens": (10, -26, "left"),
-    "2,048 tokens": (12, -4, "left"),
+    "64 readers": (-10, 4, "right"),
+    "512 readers": (8, -26, "left"),
+    "2,048 tokens": (9, -4, "left"),
 }
 
 
-def _points(
+def points(
     axes: Axes, spec: DeviceSpec, shapes: dict[str, StepShape], colour: str, label: str
 ) -> None:
     """A dot for each step, named beside the roof and not on it."""
     spots = [point(spec, shape) for shape in shapes.values()]
-    axes.plot(*zip(*spots, strict=True), "o", color=colour, markersize=11, label=label)
+    axes.plot(*zip(*spots, strict=True), "o", color=colour, markersize=10, label=label)
     for spot, name in zip(spots, shapes, strict=True):
         *offset, across = WHERE.get(name, RIGHT)
         axes.annotate(
-            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour
+            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour, size=13
         )
 
 
-# ---------------------------------------------------------------- what fits
-
-MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b")
-STORED = ("bf16", "fp8", "int4")
-KEPT = 10_000  # tokens of context
-
-
-def twelve_gb(path: Path) -> None:
-    """Memory of a 12 GB card, model by model, and the floor of a step."""
-    card = load_spec("rtx4070")
-    sizes = [size for size in default_capture_sizes(256, 8192) if size <= 256]
-    rows = [
-        (f"{model.removeprefix('qwen3-')}, {quant}",
-         capacity(named_shape(model), card, context=KEPT, quant=quant, capture_sizes=sizes))
-        for model in MODELS for quant in STORED
-    ]  # fmt: skip
-    with canvas(
-        path,
-        (13, 8),
-        title="12 GB hold Qwen3-8B and 10,000 tokens of context once the matrices are stored in "
-        "8 bits. Fewer bytes are also a shorter step",
-        caption="Computed, not measured: Qwen3 on an RTX 4070, one request; fp8 and int4 are of "
-        "the layers' matrices only. To the right: the least time of one decode step, all bytes "
-        f"read once at {card.bandwidth_gb_s:,.0f} GB/s (datasheet).",
-    ) as figure:
-        axes = figure.subplots()
-        parts = (
-            ("CUDA, graphs, activations", GREY, _around),
-            ("weights", BLUE, lambda report: report.weight_bytes),
-            (f"KV cache of {KEPT:,} tokens", ORANGE, lambda report: report.kv_bytes),
-        )
-        names, reports = [name for name, _ in rows], [report for _, report in rows]
-        left = [0.0] * len(rows)
-        for label, colour, of in parts:
-            widths = [of(report) / GIB for report in reports]
-            axes.barh(names, widths, left=left, color=colour, label=label, height=0.72)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        for y, (end, report) in enumerate(zip(left, reports, strict=True)):
-            told = f"{report.floor_ms:.1f} ms" if report.fits else "does not fit"
-            axes.text(
-                end + 0.12, y, told, va="center", color=BLACK if report.fits else VERMILION,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-            )  # fmt: skip
-        axes.axvline(card.vram_bytes / GIB, color=BLACK, linewidth=1.5, zorder=1.5)
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 20.5), xlabel="GiB (the line: all the card has)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(loc="upper right")
-
-
-def _around(report: CapacityReport) -> int:
-    """What is neither weights nor cache."""
-    extra = report.graph_pool_bytes + report.graph_node_bytes
-    return report.reserved_bytes + report.activation_bytes + extra
-
-
-FIGURES = {"03-roofline.png": roofline, "03-twelve-gb.png": twelve_gb}
+FIGURES = {"03-step.png": step, "03-layer.png": layer, "03-roofline.png": roofline}

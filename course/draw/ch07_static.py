@@ -1,4 +1,4 @@
-"""The second figure of chapter 8: tokens a second without pages, and what the reads are for.
+"""The last figure of chapter 7: tokens a second without pages, and what the reads are for.
 
 Left: throughput against batch for the requests of the shipped trace, by a static cache with and
 without graphs, and by the paged engine on the same cost model. Right: what columns are read for.

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from course.draw.ch09 import draw_lanes, laid_out, lane_legend
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLACK, BLUE, MODE_COLOURS, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.serving.ladder_cost import LadderCosts, same_steps_on, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
@@ -77,8 +76,8 @@ def ladder(path: Path) -> None:
     rung = CaptureLadder(OWN).rung(BATCH) or BATCH
     ways: tuple[tuple[str, Mode, int], ...] = (
         (f"one graph of {rung} rows", "full", rung),
-        (f"in pieces of {rung} rows: no full graph fits", "piecewise", rung),
-        (f"eagerly, {BATCH} rows: above the top, or no rung at all", "eager", BATCH),
+        (f"in pieces of {rung} rows", "piecewise", rung),
+        (f"no graph, {BATCH} rows", "eager", BATCH),
     )
     exact, full, _, eager = (
         step_time(step_ops(SHAPE, step_shape(rows), SPEC.ops), SPEC, mode, BATCH).itl_us
@@ -86,28 +85,24 @@ def ladder(path: Path) -> None:
     )
     padding, cliff = full / exact - 1, eager / full
     with canvas(
-        path, (12.6, 9.6),
+        path, (11, 7.6),
         title=f"A batch of {BATCH} runs at {rung}: {rung - BATCH} rows of padding cost "
         f"{padding:.1%}; without a graph its step takes {cliff:.0f} times as long",
         caption=f"{PREDICTED}: ladder of vLLM 0.33 for max_num_seqs 256; below, decode steps of "
-        "Qwen3-0.6B on an H200, vLLM, 33 requests of 512 tokens of context.",
+        "Qwen3-0.6B on an H200, 33 requests of 512 tokens of context.",
     ) as figure:  # fmt: skip
-        rows = figure.subplots(5, 1, height_ratios=[2.1, 0.45, 0.8, 0.8, 0.8])
-        _staircase(rows[0], CaptureLadder(OWN))
-        lane_legend(rows[1], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
-        longest = 0.0
-        for axes, (words, mode, padded) in zip(rows[2:], ways, strict=True):
+        above, below = figure.subplots(2, 1, height_ratios=[1.5, 1])
+        _staircase(above, CaptureLadder(OWN))
+        for row, (_, mode, padded) in enumerate(ways):
             ops = step_ops(SHAPE, step_shape(padded), SPEC.ops)
-            boxes, itl_us = laid_out(ops, SPEC, mode, BATCH)
-            longest = max(longest, itl_us)
-            draw_lanes(axes, boxes, 0, itl_us)
-            axes.axvline(itl_us, color=BLACK, linewidth=1.5)
-            axes.text(itl_us, 1.1, f" {itl_us:,.0f} µs", weight="bold", va="center")
-            axes.set_title(words, pad=3)
-        for axes in rows[2:]:
-            axes.set_xlim(0, longest * 1.12)
-            axes.tick_params(axis="x", labelbottom=axes is rows[-1])
-        rows[-1].set_xlabel("µs since the step began")
+            itl_ms = step_time(ops, SPEC, mode, BATCH).itl_us / 1e3
+            below.barh(row, itl_ms, color=MODE_COLOURS[mode])
+            below.text(itl_ms, row, f" {itl_ms:.1f} ms", weight="bold", va="center")
+        below.set_yticks(range(len(ways)), [words for words, _, _ in ways])
+        below.invert_yaxis()
+        below.set_xlim(0, eager / 1e3 * 1.15)
+        below.grid(visible=False, axis="y")
+        below.set_xlabel("time of the step (ms)")
 
 
 def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
@@ -119,8 +114,8 @@ def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
     rung = ran[BATCH - 1]
     axes.plot([BATCH, BATCH], [BATCH, rung], "o-", color=VERMILION, markersize=7, linewidth=3)
     axes.annotate(
-        f"{BATCH} runs at {rung}", (BATCH, rung), xytext=(-8, 8), textcoords="offset points",
-        ha="right", weight="bold", color=VERMILION,
+        f"{BATCH} runs at {rung}", (BATCH, rung), xytext=(14, -34), textcoords="offset points",
+        ha="left", weight="bold", color=VERMILION,
     )  # fmt: skip
     axes.set_xlim(0, 64)
     axes.set_ylim(0, None)
@@ -135,22 +130,19 @@ def best_ladders(path: Path) -> None:
     steps = histogram(report, top)
     costs = LadderCosts(SHAPE, SPEC, MODE, TOP_SEQS)
     points = [p for p in costs.curve(steps, len(OWN), top) if len(p.ladder) > 1]
-    own, two = costs.point(CaptureLadder(OWN), steps), points[0]
+    two = points[0]
     with canvas(
-        path, (13, 6.2),
-        title=f"Rows are not time: two rungs pad {two.waste.wasted_fraction:.0%} of the rows and "
+        path, (9, 5.8),
+        title=f"Two rungs pad {two.waste.wasted_fraction:.0%} of the rows and "
         f"lose {lost(report, two.ladder):.1%} of the time",
         caption=f"{PREDICTED}: {sum(steps.values()):,} steps of up to {top} rows, a synthetic "
-        "trace of 500 requests on Qwen3-0.6B and one H200; every ladder ends at 512 rows. Lost: "
-        "against a rung for every batch size.",
+        "trace of 500 requests on Qwen3-0.6B and one H200. Lost: against a rung for every size.",
     ) as figure:  # fmt: skip
-        left, right = figure.subplots(1, 2)
+        axes = figure.subplots()
         rungs = [len(p.ladder) for p in points]
-        _curve(left, rungs, [p.waste.wasted_fraction for p in points], own.waste.wasted_fraction)
-        left.set_ylabel("padding (of all rows computed)")
-        _curve(right, rungs, [lost(report, p.ladder) for p in points], lost(report, OWN))
-        right.set_ylabel("time lost to padding")
-        left.legend(loc="upper right")
+        _curve(axes, rungs, [lost(report, p.ladder) for p in points], lost(report, OWN))
+        axes.set_ylabel("time lost to padding")
+        axes.legend(loc="upper right")
 
 
 def _curve(axes: Axes, rungs: Sequence[int], shares: Sequence[float], own: float) -> None:

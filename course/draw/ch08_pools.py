@@ -1,4 +1,4 @@
-"""Figure of chapter 8: where the graphs of a small ladder stand in memory, and what it adds up to.
+"""Third figure of chapter 8: where graphs of a ladder stand in memory, and what they add up to.
 
 Left: the bytes of the pool that the nodes of each graph name, for two orders of capture. Right: how
 the pool grows along vLLM's default ladder, for three ways of capturing it.
@@ -82,6 +82,12 @@ def _map(axes: Axes) -> None:
             }
             boxes = [[(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b in spans]
             axes.add_collection(PolyCollection(boxes, facecolors=COLOURS[rung], linewidths=0))
+            begin, end = max(spans, key=lambda span: span[1] - span[0])
+            if rung >= 128:
+                axes.text(
+                    (begin + end) / 2, y, "logits", color="white", ha="center", va="center",
+                    weight="bold", size=14,
+                )  # fmt: skip
             rows.append((y, f"graph of {rung}"))
             y -= 1
         axes.text(0, y + len(order) + 0.52, name, weight="bold", va="bottom", size=14)
@@ -118,7 +124,7 @@ def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     ways = (
         ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
         ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool, largest first", ladder[::-1], True, BLUE, "-", (16.5, 35)),
+        ("one pool, largest first", ladder[::-1], True, BLUE, "-", (17.5, 215)),
     )
     for name, order, share, colour, style, at in ways:
         line = np.cumsum(captured(ladder, order, share=share)[1])

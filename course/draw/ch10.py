@@ -1,11 +1,8 @@
-"""Figures of chapter 10: three requests through the engine, step by step, on both clocks; and what
-becomes of a busy server whose KV cache is too small, with and without the reserve."""
+"""Figures of chapter 10: what a batch does to throughput, and three requests on both clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -18,30 +15,28 @@ from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
+    BLACK,
     BLUE,
     MODE_COLOURS,
     ORANGE,
     PALE,
-    PREDICTED,
     SKY,
     VERMILION,
     YELLOW,
     canvas,
+    doubling_ticks,
 )
 from mini_engine.plots.timeline import COLOURS
-from mini_engine.serving.ladder_cost import size_server
-from mini_engine.serving.replay import replay
-from mini_engine.serving.report import ServeReport
-from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.capacity import kv_bytes_per_token
 from mini_engine.step.cards import load_spec
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode, step_time
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, read_points
 
 # (name, prompt tokens, new tokens, arrival in ms)
-REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]
+REQUESTS = [("Ann", 200, 18, 0.0), ("Bob", 800, 12, 2.0), ("Cem", 300, 6, 9.0)]
 FILLED_US = 20.0  # shorter gaps are narrower than a dot of the figure
 BUDGET, USABLE_BLOCKS = 512, 83  # so few blocks that not all three fit to their end
 LIMITS = SchedulerLimits(
@@ -81,13 +76,11 @@ def batch_over_time(path: Path) -> None:
         f"{modes.count('PIECEWISE')} with a piece of a prompt run in pieces"
     )
     caption = (
-        "Predicted, not measured: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, its own ladder, "
-        f"a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of 16. In a request's row: its "
-        "tokens in the step; below them, the rows that the step is padded to. Gaps between kernels "
-        f"of less than {FILLED_US:g} µs are drawn filled."
+        f"Predicted: Qwen3-0.6B on an H200, a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of "
+        "16. In a row: the tokens of the step; below: the rows that it is padded to."
     )
-    with canvas(path, (13, 7.4), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.28, 2.0, 0.9])
+    with canvas(path, (10, 7.6), title=title, caption=caption) as figure:
+        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.5, 2.0, 0.9])
         _legend(rows[0])
         _requests(rows[1], steps, zero_us)
         _lanes(rows[2], events, zero_us)
@@ -106,7 +99,7 @@ def _legend(axes: Axes) -> None:
     axes.set_axis_off()
     axes.legend(
         handles=[Patch(color=colour, label=label) for colour, label in shown],
-        loc="upper left", ncols=5, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
+        loc="upper left", ncols=3, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
     )  # fmt: skip
 
 
@@ -132,7 +125,7 @@ def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
         _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
         if step.batch.preempted:
             line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
-            axes.text(start_ms + 0.2, 2.38 - line, "preempted: no blocks", size=13, va="center")
+            axes.text(start_ms + 0.2, 2.38 - line, "preempted", size=13, va="center")
     names = [name for name, *_ in REQUESTS]
     axes.set_yticks([2.4, 1.4, 0.4, -0.6], [*names, "runs at"], weight="bold")
     axes.set_ylim(-1.15, 3.0)
@@ -184,58 +177,54 @@ def _box(axes: Axes, left: float, right: float, y: float, colour: str, text: str
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- memory that runs short
+# ---------------------------------------------------------------- what a batch does
 
-FASTER, SMALL_BUDGET = 8, 2048  # vLLM's budget for a server on a card below 70 GiB
-KV_BLOCKS = (600, 800, 1000, 1200, 1600, 2000, 2400, 2800, 3200)  # of 16 tokens
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
-COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
+BATCHES = [1 << power for power in range(9)]  # 1 to 256
+MANY = 64  # the batch that the title speaks of
 
 
-@cache
-def short_of_memory(blocks: int, *, reserve: bool) -> ServeReport:
-    """The shipped trace, its requests FASTER times as fast, with so many blocks of KV cache."""
-    mode = "FULL_AND_PIECEWISE"
-    sizes = default_capture_sizes(256, SMALL_BUDGET, mode=mode)
-    server = size_server(SHAPE, SPEC, mode, sizes, max_num_batched_tokens=SMALL_BUDGET)
-    limits = replace(server.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
-    requests = [
-        TraceRequest(r.arrival_us / FASTER, r.prompt_tokens, r.output_tokens)
-        for r in read_trace(SHIPPED_TRACE)
-    ]
-    return replay(requests, COSTS, limits, server.dispatcher)
+def throughput(path: Path) -> None:
+    """Tokens a second against the requests of a batch: of all of them, and of each."""
+    lines = (("full", "one graph", BLUE), ("eager", "eager", VERMILION))
+    whole = dict(tokens_a_second("full"))
+    gain = MANY * whole[MANY] / whole[1]
+    with canvas(
+        path, (8.5, 7.4),
+        title=f"{MANY} readers in one batch: {gain:.0f} times the tokens, and each still gets "
+        f"{gain / MANY:.0%} of the speed",
+        caption="Lines, predicted: Qwen3-0.6B on an H200, 512 tokens of context. Dots, recorded by "
+        "ml-energy: Llama-3-8B, vLLM 0.11, H100.",
+    ) as figure:  # fmt: skip
+        above, below = figure.subplots(2, 1, sharex=True)
+        drawn = [(label, colour, "-", tokens_a_second(mode)) for mode, label, colour in lines]
+        for label, colour, style, points in [*drawn, ("recorded", BLACK, "o", recorded())]:
+            batches, each = zip(*points, strict=True)
+            totals = [batch * one for batch, one in points]
+            above.plot(batches, totals, style, color=colour, label=label)
+            below.plot(batches, each, style, color=colour)
+        above.set_yscale("log")
+        for axes, told in ((above, "all readers together"), (below, "each reader")):
+            axes.set_xscale("log", base=2)
+            axes.set_ylabel("tokens a second")
+            axes.set_title(told)
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+        above.legend(loc="lower right")
+        doubling_ticks(below, 1, 256)
+        below.set_xlabel("requests that decode at once")
 
 
-def reserve(path: Path) -> None:
-    """Preemptions and the wait for the first token against the KV cache, with and without it."""
-    block_gb = 16 * kv_bytes_per_token(SHAPE) / 1e9
-    shown = (
-        (False, VERMILION, "s", "enters with room for a chunk"),
-        (True, BLUE, "o", "enters with room for all of it"),
-    )
-    lost, kept = (short_of_memory(1000, reserve=one).preemptions for one in (False, True))
-    title = f"With 1,000 blocks {lost} preemptions by the chunk, {kept} with the reserve"
-    caption = (
-        f"{PREDICTED}: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, a budget of {SMALL_BUDGET:,} "
-        f"tokens, the shipped trace {FASTER} times as fast; a block of 16 tokens takes "
-        f"{1e3 * block_gb:.2f} MB."
-    )
-    with canvas(path, (13, 6), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, sharex=True)
-        for rule, colour, marker, label in shown:
-            served = [short_of_memory(blocks, reserve=rule) for blocks in KV_BLOCKS]
-            look = {"color": colour, "marker": marker, "markersize": 8, "label": label}
-            left.plot(KV_BLOCKS, [one.preemptions for one in served], **look)
-            right.plot(KV_BLOCKS, [(one.ttft_p99_us or 0) / 1e6 for one in served], **look)
-        ticks = (600, 1000, 1600, 2000, 2400, 2800, 3200)
-        for axes in (left, right):
-            axes.set_xticks(ticks, [f"{t:,}\n{t * block_gb:.1f} GB" for t in ticks], size=13)
-            axes.set_xlabel("KV cache (blocks)")
-            axes.set_ylim(0, None)
-        left.yaxis.set_major_formatter("{x:,.0f}")
-        left.set_title("preemptions, 500 requests")
-        right.set_title("time to the first token, p99 (s)")
-        left.legend(loc="upper right")
+def tokens_a_second(mode: Mode) -> list[tuple[int, float]]:
+    """Of each request, at each size of the batch."""
+    ops = [(n, step_ops(SHAPE, StepShape.decode(n, 512), SPEC.ops)) for n in BATCHES]
+    return [(n, 1e6 / step_time(inside, SPEC, mode, n).itl_us) for n, inside in ops]
 
 
-FIGURES = {"10-batch-over-time.png": batch_over_time, "10-reserve.png": reserve}
+def recorded() -> list[tuple[int, float]]:
+    """The same, as ml-energy has recorded it on an H100."""
+    published, _ = read_points(SHIPPED_POINTS, Sheets.shipped())
+    points = [p for p in published if p.id.startswith("mlenergy-h100-llama-3-8b-lm-arena")]
+    return sorted((p.batch, 1e3 / p.itl_ms) for p in points)
+
+
+FIGURES = {"10-throughput.png": throughput, "10-batch-over-time.png": batch_over_time}

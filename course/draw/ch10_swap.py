@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREEN, ORANGE, PALE, PREDICTED, canvas
+from mini_engine.plots.canvas import BLACK, BLUE, GREEN, ORANGE, PALE, canvas
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
 from mini_engine.step.step_model import StepModel
@@ -55,14 +55,11 @@ def crossover(path: Path) -> None:
     first, last = again_pays("qwen3-0.6b", "PCIe 5.0")
     with canvas(
         path,
-        (13, 6.4),
-        title=f"Over PCIe 5.0, computing again is cheaper from {first:,} to {last:,} tokens of "
-        "the small model, and hardly ever for the large one",
-        caption=f"{PREDICTED}: a request preempted on an H200, vLLM on the usual server, steps of "
-        f"up to {BUDGET:,} tokens. Swapping: blocks of {BLOCK}, out and in, at the rates that the "
-        "spec files quote for each link, nothing overlapped. Computing again: what the prompt's "
-        "steps take beyond the decode steps in their place. Grey: where that is less than PCIe 5.0 "
-        "takes.",
+        (10.5, 6.2),
+        title=f"Over PCIe 5.0, computing again wins from {first:,} to {last:,} tokens of a small "
+        "model, and hardly ever for a large one",
+        caption=f"Predicted: a request preempted on an H200, steps of up to {BUDGET:,} tokens, "
+        f"blocks of {BLOCK}, out and in again. Grey: computing takes less than PCIe 5.0.",
     ) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, (model, words) in zip((left, right), MODELS.items(), strict=True):
@@ -87,8 +84,8 @@ def _panel(axes: Axes, model: str) -> None:
     axes.set_xticks([64, 512, 4096, 32768], ["64", "512", "4,096", "32,768"])
     axes.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     axes.set_xlim(TOKENS[0], TOKENS[-1])
-    axes.set_ylim(0.03, 20_000)
-    axes.set_xlabel("tokens in the cache of the preempted request")
+    axes.set_ylim(0.03, 60_000)
+    axes.set_xlabel("tokens in its cache")
 
 
 FIGURES = {"10-swap-or-again.png": crossover}

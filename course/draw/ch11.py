@@ -1,4 +1,4 @@
-"""The figures of chapter 11: fewer launches, fewer bytes. `lanes` serves chapters 11 and 15, too.
+"""The figures of chapter 11: who takes which numbers, and what one kernel saves. `lanes` serves 15.
 
 In:  op lists (`mini_engine.step.kernels`); for each, an engine on an H200 and a usual server.
 Out: two PNGs, all of it predicted.
@@ -18,15 +18,11 @@ from matplotlib.patches import Patch
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
 from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.step.kernels import OpCost, StepShape, step_ops, step_parts
+from mini_engine.step.kernels import OpCost, StepShape, step_parts
 from mini_engine.step.run import Mode, around, input_copy, kernel_us, launched, step_time
 
 CONFIG = named_shape("qwen3-0.6b")
-# whose list of ops it is, on one card and one host: the engine decides what an op costs the CPU
-TRANSFORMERS, VLLM, OURS = (
-    load_spec("h200", engine=engine) for engine in ("transformers", "vllm", "launch-bound")
-)
-STYLED = {"hf56": TRANSFORMERS, "fused9": VLLM, "fused5": OURS}
+OURS = load_spec("h200", engine="launch-bound")
 DECODE = StepShape.decode(1, 512)
 PREFILL = StepShape.mixed([2048], [2048])
 RUNNING = "Qwen3-0.6B on an H200, one decode step, batch 1, 512 tokens of context"
@@ -118,66 +114,81 @@ def legend(axes: Axes, kinds: dict[str, str], columns: int, above: float = 1.0) 
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- one layer, three ways
+# ---------------------------------------------------------------- a program, a tile, a thread
 
 
-def one_layer(path: Path) -> None:
-    """The second layer of a step that is launched op by op, at 56, 9 and 5 ops a layer."""
-    caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Each op is launched by "
-        f"itself, and the GPU waits for it: {TRANSFORMERS.cpu_op_us:.1f} µs of CPU an op in "
-        f"transformers, {VLLM.cpu_op_us:.0f} in vLLM, {OURS.cpu_op_us:.0f} in this engine. "
-        "Bytes: what a layer moves."
-    )
-    title = "One layer: a sixth of the launches, but not of the CPU's time"
-    with canvas(path, (13, 7.2), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True)
-        for axes, (style, spec) in zip(rows, STYLED.items(), strict=True):
-            parts = step_parts(CONFIG, DECODE, style)
-            boxes = lanes(step_ops(CONFIG, DECODE, style), spec, "eager")
-            cpu = [box for box in boxes if box.lane == "CPU"][2 + len(parts.head) :]
-            gpu = [box for box in boxes if box.lane == "GPU"][1 + len(parts.head) :]
-            count = len(parts.layer)
-            window = [*cpu[count : 2 * count], *gpu[count : 2 * count]]
-            began = cpu[count].start_us
-            moved = [Box(b.lane, b.kind, b.start_us - began, b.end_us - began) for b in window]
-            draw_lanes(axes, moved, edge=0.4)
-            end_us = max(box.end_us for box in moved)
-            megabytes = sum(op.bytes for op in parts.layer) / 1e6
-            text = f"  {spec.engine}: {count} launches,\n  {end_us:.0f} µs, {megabytes:.1f} MB"
-            if end_us > 500:
-                axes.set_title(text.strip().replace("\n ", ""), pad=3)
-            else:
-                axes.text(end_us, 1.0, text, va="center", weight="bold", linespacing=1.4)
-        rows[-1].set_xlim(0, 610)
-        rows[-1].set_xlabel("time since the CPU began to launch the layer (µs)")
-        kinds = {
-            "launch": "CPU: launch of one op",
-            "product": "GPU: matrix product",
-            "attention": "attention and its cache",
-            "other": "everything between",
-        }
-        legend(rows[0], kinds, 4, above=1.22)
+def tiles(path: Path) -> None:
+    """Rows and the programs that take them; a row and its threads; a thread and its load."""
+    width, tile, threads = 896, 1024, 128
+    with canvas(
+        path, (8, 6.4),
+        title="A program takes a row, a thread eight numbers",
+        caption=f"x has rows of {width} numbers. A tile is a power of two, {tile:,}; the mask "
+        "keeps the grey end from being read or written.",
+    ) as figure:  # fmt: skip
+        axes = figure.subplots()
+        for row in range(3):
+            one = row == 2
+            axes.barh(6.2 - 0.55 * row, width, height=0.42, color=BLUE if one else SKY, left=0)
+            words = f"row {row}: program {row}"
+            axes.text(
+                width / 2, 6.2 - 0.55 * row, words, ha="center", va="center",
+                color="white" if one else "black",
+            )  # fmt: skip
+        for left, right in ((0, 0), (width, tile)):
+            axes.plot([left, right], [4.85, 4.1], "--", color=GREY, linewidth=1)
+        each = tile // threads
+        for first in range(0, tile, 32 * each):  # a warp
+            axes.barh(3.7, 32 * each, left=first, height=0.7, color=GREEN, edgecolor="white")
+            words = f"warp {first // (32 * each)}"
+            axes.text(first + 16 * each, 3.7, words, ha="center", va="center")
+        axes.barh(3.7, tile - width, left=width, height=0.7, color=PALE, alpha=0.8)
+        axes.text(
+            0,
+            4.15,
+            f"its tile: {tile:,} numbers, {threads} threads in 4 warps",
+            va="bottom",
+            backgroundcolor="white",
+        )
+        for left, right in ((0, 0), (32 * each, tile)):
+            axes.plot([left, right], [3.3, 2.6], "--", color=GREY, linewidth=1)
+        for thread in range(32):
+            wide = tile / 32
+            axes.barh(2.2, wide, left=thread * wide, height=0.7, color=GREEN, edgecolor="white")
+        axes.text(0, 2.65, "warp 0: 32 threads", va="bottom", backgroundcolor="white")
+        for left, right in ((0, 0), (tile / 32, tile)):
+            axes.plot([left, right], [1.8, 1.1], "--", color=GREY, linewidth=1)
+        for number in range(each):
+            wide = tile / each
+            axes.barh(0.7, wide, left=number * wide, height=0.7, color=ORANGE, edgecolor="white")
+            axes.text((number + 0.5) * wide, 0.7, f"x[{number}]", ha="center", va="center")
+        axes.text(
+            0,
+            1.15,
+            "thread 0: 8 numbers of 2 bytes, one load of 16 bytes",
+            va="bottom",
+            backgroundcolor="white",
+        )
+        axes.set_xlim(0, tile)
+        axes.set_ylim(0.2, 6.5)
+        axes.set_axis_off()
 
 
-# ---------------------------------------------------------------- add + RMSNorm, three ways
+# ---------------------------------------------------------------- RMSNorm, three ways
 
 
 def norm_ways(shape: StepShape) -> dict[str, list[OpCost]]:
-    """add + RMSNorm of one place as nine ops, as three passes, as one kernel."""
+    """The RMSNorm of one place as eight ops, as two passes, as one kernel."""
     eager = step_parts(CONFIG, shape, "hf56").layer
-    names = ("attention_residual", "post_attention_norm")
     rows, width, e = shape.num_tokens, CONFIG.hidden_size, CONFIG.dtype_bytes
     row_bytes, weight = rows * width * e, width * e
-    fused = next(op for op in step_parts(CONFIG, shape, "fused9").layer if "add_rms" in op.name)
     return {
-        "nine PyTorch ops": [op for op in eager if op.name.startswith(names)],
-        "three passes": [
-            OpCost("add", 3 * row_bytes, 0),
+        "eight PyTorch ops": [op for op in eager if op.name.startswith("post_attention_norm")],
+        "two passes": [
             OpCost("mean_square", row_bytes + 4 * rows, 0),
             OpCost("scale", 2 * row_bytes + 4 * rows + weight, 0),
         ],
-        "one kernel": [fused],
+        "one kernel": [OpCost("rms_norm", 2 * row_bytes + weight, 0)],
     }
 
 
@@ -185,15 +196,14 @@ def norm_in_time(path: Path) -> None:
     """What of the GPU's time is starting kernels, and what is bytes, for 1 and 2,048 tokens."""
     start_us = OURS.graph_gap_us + OURS.kernel_floor_us
     caption = (
-        "Predicted, not measured: add + RMSNorm of 1,024 columns in bf16 as nodes of a graph on an "
-        f"H200. A hand-written kernel costs {start_us:.1f} µs to start and its bytes at 4.3 TB/s. "
-        f"Launched by themselves, the nine would cost the CPU {TRANSFORMERS.cpu_op_us:.1f} µs each."
+        "Predicted: RMSNorm of 1,024 columns in bf16 as nodes of a graph on an H200. A kernel "
+        f"costs {start_us:.1f} µs to start, and its bytes at 4.3 TB/s."
     )
     title = "At one token fusion saves kernels; at 2,048 tokens it saves bytes as well"
-    with canvas(path, (13, 5.4), title=title, caption=caption) as figure:
-        both = figure.subplots(1, 2)
+    with canvas(path, (8.5, 6.2), title=title, caption=caption) as figure:
+        both = figure.subplots(2, 1)
         for axes, shape, name in zip(
-            both, (DECODE, PREFILL), ("decode: 1 token", "prefill: 2,048 tokens"), strict=True
+            both, (DECODE, PREFILL), ("decode: 1 token", "a prompt of 2,048 tokens"), strict=True
         ):
             ways = norm_ways(shape)
             places = range(len(ways))
@@ -202,9 +212,9 @@ def norm_in_time(path: Path) -> None:
                 sum(op.bytes for op in ops) / OURS.copy_bandwidth_gb_s / 1e3
                 for ops in ways.values()
             ]
-            axes.barh(places, starts, color=ORANGE, label="to start kernels")
+            axes.barh(places, starts, color=VERMILION, label="to start kernels")
             axes.barh(places, moved, left=starts, color=BLUE, label="to move bytes")
-            axes.set_yticks(places, list(ways) if axes is both[0] else [""] * len(ways))
+            axes.set_yticks(places, list(ways))
             axes.invert_yaxis()
             top = max(a + b for a, b in zip(starts, moved, strict=True))
             for place, ops in enumerate(ways.values()):
@@ -214,11 +224,11 @@ def norm_in_time(path: Path) -> None:
                     starts[place] + moved[place] + 0.01 * top, place,
                     f"{starts[place] + moved[place]:.1f} µs, {told}", va="center",
                 )  # fmt: skip
-            axes.set_xlim(0, top * 1.42)
+            axes.set_xlim(0, top * 1.5)
             axes.set_title(name)
-            axes.set_xlabel("GPU time (µs)")
             axes.grid(visible=False, axis="y")
-        both[1].legend(loc="lower right")
+        both[1].set_xlabel("GPU time (µs)")
+        both[0].legend(loc="lower right")
 
 
-FIGURES = {"11-one-layer.png": one_layer, "11-norm-in-time.png": norm_in_time}
+FIGURES = {"11-tiles.png": tiles, "11-norm-in-time.png": norm_in_time}

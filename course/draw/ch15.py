@@ -1,8 +1,7 @@
-"""The figures of chapter 15: what a step is made of, rung by rung, one layer in a graph, and what
-weights in few bits leave of a step.
+"""The figures of chapter 15: a published ladder of fusions, and one layer of the step, three ways.
 
-In:  op lists, and an H200 with the engine of each rung. Out: three PNGs, predicted; the drawing of
-dependent launch says that it is one.
+In:  the ladder as its author wrote it down; op lists, and an H200 with this engine. Out: two PNGs.
+     The drawing of early starts says that it is one.
 """
 
 from __future__ import annotations
@@ -13,132 +12,132 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.draw.ch11 import CONFIG, DECODE, OURS, RUNNING
-from course.draw.ledger import COLOURS, PARTS, TOLD, parts_us
-from mini_engine.model.config import named_shape
+from course.draw.ch11 import CONFIG, DECODE, OURS
 from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
 from mini_engine.step.kernels import step_parts
-from mini_engine.step.run import kernel_us, with_pdl
+from mini_engine.step.run import kernel_us
 
-SHOWN_MS = 2.15
-
-
-def _stack(
-    axes: Axes, row: int, parts_us: dict[str, float], told: str, shown_ms: float = SHOWN_MS
-) -> None:
-    """One bar; what is beyond the axis is cut, and its length said."""
-    left = 0.0
-    for part in PARTS:
-        width = parts_us.get(part, 0.0) / 1e3
-        if left < shown_ms:
-            axes.barh(row, min(width, shown_ms - left), left=left, color=COLOURS[part])
-        left += width
-    if left > shown_ms:
-        axes.text(
-            shown_ms - 0.02, row, f"{told} →", ha="right", va="center", weight="bold",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3},
-        )  # fmt: skip
-    else:
-        axes.text(left, row, f"  {told}", va="center", weight="bold")
+# https://github.com/pegainfer-project/kern/pull/1: what was fused, ms a token before and after
+LADDER = (
+    ("gate and up, SiLU", 11.478, 11.013),
+    ("down, residual, norm", 11.031, 10.937),
+    ("O, residual, norm", 10.960, 10.829),
+    ("two input products", 10.749, 10.624),
+    ("attention's gate, O", 10.561, 10.366),
+    ("q/k norm, RoPE, KV write", 10.495, 10.409),
+    ("a linear-attention chain", 10.322, 10.152),
+)
 
 
-# ---------------------------------------------------------------- few bits
-
-FEW_BITS = ("qwen3-1.7b", "qwen3-8b"), ("bf16", "int8", "int4")
-
-
-def few_bits(path: Path) -> None:
-    """The same step with weights in 16, 8 and 4 bits: the blue shrinks, and nothing else does."""
-    shapes, quants = FEW_BITS
-    rows = [(named_shape(name), quant) for name in shapes for quant in quants]
-    caption = (
-        "Predicted, not measured, and with widening taken for free. One decode step on an H200, "
-        "batch 1, 512 tokens of context, this engine's five kernels a layer on a usual server. "
-        "int8 and int4 are of the layers' matrices only. Eager: the same step launched from Python."
-        f" PDL: taken to save {OURS.pdl_saves_us} µs at each boundary, the most that is published."
+def ladder(path: Path) -> None:
+    """Seven fusions, one commit each: an arrow from before to after."""
+    first, last = LADDER[0][1], LADDER[-1][2]
+    title = (
+        f"Seven fusions inside one graph: {first:.1f} to {last:.1f} ms a token, "
+        "without a launch less on the CPU"
     )
-    title = "Fewer bits shorten the bytes and nothing else: at int4, 1.7B waits for starts again"
-    with canvas(path, (13, 6), title=title, caption=caption) as figure:
+    caption = (
+        "Recorded by others: Qwen3.8-27B as one CUDA graph (pegainfer-project/kern, pull request "
+        "1). The axis does not begin at zero."
+    )
+    with canvas(path, (8, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()
-        for row, (config, quant) in enumerate(rows):
-            graph = parts_us(OURS, "full", config=config, quant=quant)
-            pdl = sum(parts_us(with_pdl(OURS), "full", config=config, quant=quant).values())
-            eager = sum(parts_us(OURS, "eager", config=config, quant=quant).values())
-            told = f"{sum(graph.values()) / 1e3:.2f} ms, with PDL {pdl / 1e3:.2f}, eager "
-            parts = {part: graph[part] for part in ("bytes", "starts", "engine")}
-            _stack(axes, row, parts, f"{told}{eager / 1e3:.1f}", shown_ms=7.2)
-        names = [f"{config.name.removeprefix('qwen3-').upper()}, {quant}" for config, quant in rows]
-        axes.set_yticks(range(len(rows)), names)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 7.2)
-        axes.set_xlabel("time of one token, the step in one graph (ms)")
-        axes.grid(visible=False, axis="y")
-        axes.legend(
-            handles=[Patch(color=COLOURS[p], label=TOLD[p]) for p in ("bytes", "starts", "engine")],
-            loc="upper right",
+        for row, (_, before, after) in enumerate(LADDER):
+            axes.annotate(
+                "", (after, row), (before, row),
+                arrowprops={"arrowstyle": "-|>", "color": VERMILION, "lw": 4, "mutation_scale": 22},
+            )  # fmt: skip
+            axes.text(before + 0.04, row, f"−{before - after:.2f}", va="center", weight="bold")
+        axes.set_yticks(range(len(LADDER)), [what for what, _, _ in LADDER])
+        axes.set(
+            xlim=(10, 11.8),
+            ylim=(len(LADDER) - 0.4, -0.6),
+            xlabel="ms a token",
+            xticks=(10, 10.5, 11, 11.5),
         )
+        axes.grid(visible=False, axis="y")
 
 
 # ---------------------------------------------------------------- one layer
 
+SHORT = {
+    "qkv_proj": "QKV",
+    "qk_norm_rope_kv_write": "RoPE",
+    "attention": "att.",
+    "o_proj": "O",
+    "add_rms_norm": "norm",
+    "gate_up_proj": "gate, up",
+    "silu_mul": "SiLU",
+    "down_proj": "down",
+    "norm_qkv_proj": "QKV",
+    "rope_kv_write_attention": "att.",
+    "o_proj_add": "O",
+    "norm_gate_up_silu_mul": "gate, up",
+    "down_proj_add": "down",
+}
+
 
 def layer_in_a_graph(path: Path) -> None:
-    """Above, the five kernels of a layer as the model has them. Below, what PDL moves."""
-    layer = step_parts(CONFIG, DECODE, "fused5").layer
-    bytes_us = [kernel_us(op, OURS) - OURS.kernel_floor_us for op in layer]
-    share = sum(bytes_us) / (
-        sum(bytes_us) + len(layer) * (OURS.kernel_floor_us + OURS.graph_gap_us)
-    )
+    """Nine kernels, five kernels, and the five with early starts, on one axis."""
+    title = "One layer: nine kernels, five, and five that come in early"
     caption = (
-        f"Above: predicted, not measured. {RUNNING}; the graph's one launch lies before the first "
-        "layer. Below: a drawing of the idea, not a prediction. What it gains is not yet measured."
+        "The upper two predicted, at one price of a start. Below a drawing of the idea: only the "
+        "blue is to scale."
     )
-    title = f"In a graph, a layer of five kernels moves bytes for {share:.0%} of its time"
-    with canvas(path, (13, 7.6), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.4])
-        at = 0.0
-        for op, us in zip(layer, bytes_us, strict=True):
-            _box(above, at, OURS.kernel_floor_us, 0, VERMILION)
-            _box(above, at + OURS.kernel_floor_us, us, 0, BLUE)
-            _box(above, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
-            name = op.name.replace("norm_gate_up_silu_mul", "norm_gate_up\n_silu_mul")
-            name = name.replace("rope_kv_write_attention", "rope_kv_write\n_attention")
-            middle = at + (OURS.kernel_floor_us + us) / 2
-            above.text(middle, -0.08, name, ha="center", va="top", size=12)
-            at += OURS.kernel_floor_us + us + OURS.graph_gap_us
-        _dress(above, at, ["GPU", "CPU"], "graph: a kernel starts when the one before has ended")
-        above.set_ylim(-0.75, 2)
-        above.text(0.1, 1.5, "nothing to do: one launch for all kernels", va="center", size=13)
-        loaded = ended = 0.0
-        rows = len(layer)
-        for place, us in enumerate(bytes_us):
-            lane, began = rows - 1 - place, loaded
-            loaded = began + us
-            goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
-            _box(below, began, us, lane, BLUE)
-            _box(below, loaded, goes_on - loaded, lane, PALE)
-            _box(below, goes_on, OURS.kernel_floor_us, lane, VERMILION)
-            below.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
-            ended = goes_on + OURS.kernel_floor_us
-        below.text(
-            ended + 0.9, rows / 2,
-            "A kernel loads its weights while the one before\n"
-            "still computes. Black: its wait for that one's end.\n"
-            "Only what depends on it comes after the wait.",
-            va="center", size=14, linespacing=1.5,
-        )  # fmt: skip
-        names = [op.name.split("_silu")[0].split("_write")[0] for op in reversed(layer)]
-        _dress(below, at, names, "with PDL and weights above the wait: a drawing of the idea")
-        below.tick_params(axis="x", labelbottom=True)
-        below.set_xlabel("time since the layer began (µs); below, only the blue is to scale")
-        above.legend(
+    with canvas(path, (8, 8.4), title=title, caption=caption) as figure:
+        rows = figure.subplots(3, 1, sharex=True, height_ratios=[1, 1, 2.6])
+        right_us = 0.0
+        for axes, words, style in zip(rows, ("nine", "five"), ("fused9", "fused5"), strict=False):
+            end_us = _in_a_row(axes, style)
+            axes.set_title(f"{words} kernels: {end_us:.0f} µs", pad=4)
+            right_us = max(right_us, end_us)
+        _early(rows[2])
+        rows[2].set_title("five, each loading its weights before it waits", pad=4)
+        rows[2].set_xlim(0, right_us)
+        rows[2].set_xlabel("µs since the layer began")
+        rows[0].legend(
             handles=[
                 Patch(color=BLUE, label="moving bytes"),
-                Patch(color=VERMILION, label="starting, reducing, ending"),
-                Patch(color=PALE, label="nothing: boundary, wait"),
+                Patch(color=VERMILION, label="starting, ending"),
+                Patch(color=PALE, label="nothing"),
             ],
-            loc="lower left", bbox_to_anchor=(0, 1.16), ncols=3, borderaxespad=0.2,
+            loc="lower left", bbox_to_anchor=(0, 1.3), ncols=3, borderaxespad=0.2,
         )  # fmt: skip
+
+
+def _in_a_row(axes: Axes, style: str) -> float:
+    """A layer, each kernel after the one before has ended. Returns its length."""
+    at = 0.0
+    for op in step_parts(CONFIG, DECODE, style).layer:
+        us = kernel_us(op, OURS) - OURS.kernel_floor_us
+        _box(axes, at, OURS.kernel_floor_us, 0, VERMILION)
+        _box(axes, at + OURS.kernel_floor_us, us, 0, BLUE)
+        _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
+        axes.text(at + 0.1, -0.12, SHORT[op.name], va="top", size=11)
+        at += OURS.kernel_floor_us + us + OURS.graph_gap_us
+    _dress(axes, ["GPU"])
+    axes.set_ylim(-0.6, 1)
+    return at
+
+
+def _early(axes: Axes) -> None:
+    layer = step_parts(CONFIG, DECODE, "fused5").layer
+    loaded = ended = 0.0
+    for place, op in enumerate(layer):
+        lane, began = len(layer) - 1 - place, loaded
+        loaded = began + kernel_us(op, OURS) - OURS.kernel_floor_us
+        goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
+        _box(axes, began, loaded - began, lane, BLUE)
+        _box(axes, loaded, goes_on - loaded, lane, PALE)
+        _box(axes, goes_on, OURS.kernel_floor_us, lane, VERMILION)
+        axes.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
+        ended = goes_on + OURS.kernel_floor_us
+    axes.text(
+        ended + 1.5, len(layer) / 2,
+        "Black: the wait, for the end\nof the kernel before. What\ndepends on it comes after.",
+        va="center", size=13, linespacing=1.5,
+    )  # fmt: skip
+    _dress(axes, [SHORT[op.name] for op in reversed(layer)])
 
 
 def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
@@ -147,13 +146,11 @@ def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
     )
 
 
-def _dress(axes: Axes, end: float, lanes: Sequence[str], title: str) -> None:
-    axes.set_xlim(0, end)
+def _dress(axes: Axes, lanes: Sequence[str]) -> None:
     axes.set_ylim(0, len(lanes))
     axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, weight="bold", size=13)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.set_title(title, pad=4)
 
 
-FIGURES = {"15-layer-in-a-graph.png": layer_in_a_graph, "15-few-bits.png": few_bits}
+FIGURES = {"15-ladder.png": ladder, "15-layer-in-a-graph.png": layer_in_a_graph}
