@@ -36,7 +36,7 @@ from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.predict import LIMITS
+from mini_engine.sim.predict import limits_on
 from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
@@ -76,7 +76,7 @@ def one_rung() -> Life:
     """Capture the decode step of batch 1 as one graph and replay it twice."""
     device = Device(load_spec("h200"), compute=False, record=True)
     dispatcher = GraphDispatcher("FULL", [1], 1)
-    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
+    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, limits_on(device.spec), dispatcher)
     device.recording = True
     runner.capture()
     graph = runner.graphs[CUDAGraphMode.FULL].graphs[1]
