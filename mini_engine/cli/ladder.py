@@ -160,7 +160,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
     if costs.full_graphs:
         console.print(f"   FULL       {costs.full_graphs} graphs")
-    console.print(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
+    together = f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n"
+    console.print(together, soft_wrap=True)
     if not result["fits"]:
         console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
     if explained := result.get("explained"):
