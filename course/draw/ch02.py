@@ -12,14 +12,14 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, PALE, SKY, canvas
-from mini_engine.sim.recorded import load_recording
+from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
 RECORDING = "transformers-qwen1.5-0.5b-eager"
-# SGLang, Qwen3-0.6B, batch 1, an H100 under nsys, YiconRain/profiling@311296ef: a token of the
-# eager step keeps the GPU busy for so many µs, in so many kernels, at so many tokens of context.
-BUSY_US, KERNELS, CONTEXT = 1320, 374, 272
+STEP = load_recording("sglang-qwen3-0.6b-h100-eager")  # of which there is only a table
+BUSY_US, KERNELS = anatomy(STEP).busy_us, round(anatomy(STEP).kernels or 0)
+CONTEXT = (STEP.like or {})["context"]
 SIZES = "Sizes: NVIDIA's Hopper tuning guide"
 
 

@@ -1,6 +1,6 @@
 """Figures of chapter 4: who waits for whom, on a CPU lane and a GPU lane.
 
-`examples` is the smallest worked example of the chapter; `steps` is its decode step.
+`two_clocks` is the smallest example, on the simulated device; `sizes` and `lanes` are recordings.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from PIL import Image
 
-from mini_engine import plots
-from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
+from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
+from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
+from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
-from mini_engine.sim.predict import HF_EAGER, predict
+from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
 
 LAUNCHES = 4
 COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
-LABELS = {"launch": "CPU issues a launch", "kernel": "GPU runs a kernel", "wait": "CPU waits"}
+LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it", "wait": "CPU waits"}
+MODELS = ("0.6b", "1.7b", "8b", "14b")
+RECORDED = {  # a piece of 300 µs of each, from here on
+    "vllm-moe-eager": ("vLLM, a prompt of 888 tokens: the CPU is late", 43_120.0),
+    "transformers-qwen1.5-0.5b-eager": ("transformers, a long prompt: the GPU is late", 41_000.0),
+}
+PIECE_US = 300.0
 
 
 @kernel()
@@ -34,7 +39,7 @@ def double(out: np.ndarray, x: np.ndarray) -> None:
 
 
 def four_launches(floats: int) -> list[TraceEvent]:
-    """The chapter's example: four launches of plain PyTorch over arrays of so many floats."""
+    """Four launches of plain PyTorch over arrays of so many floats, and a read-back."""
     device = Device(load_spec("h200", engine="transformers"), record=True)
     x, out = device.empty(floats), device.empty(floats)
     for _ in range(LAUNCHES):
@@ -48,67 +53,87 @@ def two_clocks(path: Path) -> None:
     small, large = four_launches(2**20), four_launches(2**24)
     with canvas(
         path,
-        (13, 6.2),
-        title="Short kernels: the GPU waits for every launch. Long ones: the CPU runs ahead and "
-        "waits once, when it wants the result",
-        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back on the "
-        "simulated h200, on a usual server.",
+        (7.6, 6.6),
+        title="Short kernels wait for their orders, long ones make the CPU wait",
+        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back, H200.",
     ) as figure:
-        key, above, below = figure.subplots(3, 1, height_ratios=[0.35, 1, 1])
+        key, above, below = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
-            loc="upper left", ncols=3, borderaxespad=0,
+            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
         )  # fmt: skip
         right_us = max(event.end_us for event in large) * 1.04
-        _lanes(above, small, "4 MiB in, 4 MiB out", right_us)
-        _lanes(below, large, "64 MiB in, 64 MiB out", right_us)
+        for axes, events, what in ((above, small, "4 MiB"), (below, large, "64 MiB")):
+            boxes(axes, events, COLOURS)
+            done_us = max(event.end_us for event in events if event.lane == GPU)
+            work_us = sum(event.duration_us for event in events if event.lane == GPU)
+            lanes_of(axes, f"{what}: the GPU works {work_us:.0f} of {done_us:.0f} µs", right_us)
         above.tick_params(axis="x", labelbottom=False)
         below.set_xlabel("time (µs)")
 
 
-def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float) -> None:
-    """CPU above, GPU below."""
+def boxes(axes: Axes, events: Sequence[TraceEvent], colours: dict[str, str]) -> None:
+    """Each event on its lane, CPU above, in the colour of its category."""
     for event in events:
         low = 1.08 if event.lane == CPU else 0.08
         box = Rectangle((event.start_us, low), event.duration_us, 0.84)
-        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
+        box.set(facecolor=colours[event.category], edgecolor="white", linewidth=0.7)
         axes.add_patch(box)
-    done_us = max(event.end_us for event in events if event.lane == GPU)
-    known_us = max(event.end_us for event in events)
-    busy_us = sum(event.duration_us for event in events if event.lane == GPU)
-    axes.set_title(
-        f"{what}: the GPU works {busy_us:.0f} of {done_us:.0f} µs, the CPU knows at "
-        f"{known_us:.0f} µs"
-    )
-    axes.set(xlim=(0, right_us), ylim=(0, 2))
+
+
+def lanes_of(axes: Axes, title: str, right_us: float, left_us: float = 0.0) -> None:
+    axes.set_title(title, fontsize=15)
+    axes.set(xlim=(left_us, right_us), ylim=(0, 2))
     axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def two_lanes(path: Path) -> None:
-    """One decode step: eager in transformers, eager in an engine, and as the engine's graph."""
-    config = named_shape("qwen3-0.6b")
-    ways = {
-        "in transformers, 1,591 launches": ("transformers", HF_EAGER),
-        "in vLLM, 373 launches": ("vllm", "NONE"),
-        "in vLLM, all but 7 of the same kernels in one graph": ("vllm", "FULL"),
-    }
-    steps = {
-        name: predict(config, load_spec("h200", engine=engine), mode, batch=1, context=512).timeline
-        for name, (engine, mode) in ways.items()
-    }
-    plots.timeline(
-        steps,
+def lanes(path: Path) -> None:
+    """A piece of two recorded steps: in one the CPU is late, in the other the GPU."""
+    colours = {"host": ORANGE, "launch": VERMILION, "copy": VERMILION, "kernel": BLUE}
+    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel": BLUE}
+    with canvas(
         path,
-        title="Launched from Python, the GPU is idle nearly all of the step: it waits for "
-        "launches. In one graph the CPU waits for the GPU",
-        caption=f"{PREDICTED}: one decode step of {config.name} on h200 and a usual server, "
-        "batch 1, 512 tokens of context.",
-        zoom_us=130,
+        (7.6, 6.4),
+        title="Two profiles: holes between kernels, and no holes",
+        caption="Recorded by others (TraceLens), with PyTorch's profiler: 300 µs of each step.",
+    ) as figure:
+        key, *both = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
+        key.set_axis_off()
+        key.legend(
+            handles=[Patch(color=colour, label=what) for what, colour in told.items()],
+            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
+        )  # fmt: skip
+        for axes, (name, (title, from_us)) in zip(both, RECORDED.items(), strict=True):
+            events = [
+                TraceEvent(e.lane, e.name, e.start_us - from_us, e.duration_us, e.category)
+                for e in load_recording(name).events
+                if from_us - 100 < e.start_us < from_us + PIECE_US and e.category in colours
+            ]
+            host_first = sorted(events, key=lambda e: e.category != "host")
+            boxes(axes, host_first, colours | {"copy": VERMILION})
+            lanes_of(axes, title, PIECE_US)
+        both[0].tick_params(axis="x", labelbottom=False)
+        both[1].set_xlabel("µs")
+
+
+def sizes(path: Path) -> None:
+    """One token of four models on one server, launched one by one."""
+    rows = {}
+    for model in MODELS:
+        step = anatomy(load_recording(f"sglang-qwen3-{model}-h100-eager"))
+        parts = (step.busy_us, step.idle_in_launch_us or 0.0, step.idle_us or 0.0)
+        names = (RUNS, IN_LAUNCHES, OTHER_WORK)
+        rows[f"Qwen3-{model.upper()}"] = dict(zip(names, parts, strict=True))
+    step_bars(
+        rows,
+        path,
+        title="Three times the weights, and the same 8.7 ms",
+        caption="Recorded by others (YiconRain): SGLang without graphs, one request, on an H100 "
+        "under nsys, which slows the CPU.",
     )
-    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
 
 
-FIGURES = {"04-two-clocks.png": two_clocks, "04-two-lanes.png": two_lanes}
+FIGURES = {"04-two-clocks.png": two_clocks, "04-sizes.png": sizes, "04-lanes.png": lanes}

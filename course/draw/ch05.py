@@ -36,7 +36,8 @@ from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.predict import LIMITS
+from mini_engine.sim.predict import limits_on
+from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
 from mini_engine.step.cards import load_spec
@@ -75,7 +76,7 @@ def one_rung() -> Life:
     """Capture the decode step of batch 1 as one graph and replay it twice."""
     device = Device(load_spec("h200"), compute=False, record=True)
     dispatcher = GraphDispatcher("FULL", [1], 1)
-    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
+    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, limits_on(device.spec), dispatcher)
     device.recording = True
     runner.capture()
     graph = runner.graphs[CUDAGraphMode.FULL].graphs[1]
@@ -273,8 +274,50 @@ def branches(path: Path) -> None:
         axes.text(0.7, 3.42, "time →", va="center", size=14)
 
 
+# ---------------------------------------------------------------- recorded
+
+
+def recorded(path: Path) -> None:
+    """Where the time of recorded steps went, launched one by one and as graphs."""
+    parts = {
+        "kernels run": BLUE,
+        "GPU waits for launch calls": VERMILION,
+        "GPU waits for other Python": ORANGE,
+    }
+    rows = []
+    for way in ("eager", "graph"):
+        for batch in (1, 16):
+            table = load_recording(f"sglang-qwen3-0.6b-h100-{way}", batch).table
+            assert table is not None
+            assert table.idle_us is not None
+            waits = (table.idle_in_launch_us or 0.0, table.idle_us)
+            many = "1 request" if batch == 1 else f"{batch} requests"
+            rows.append((f"{way}, {many}", (table.busy_us, *waits)))
+    work, wait = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3
+    title = f"The graph took the {wait:.1f} ms of waiting away and left the {work:.1f} ms of work"
+    caption = "Recorded by others with nsys: SGLang, Qwen3-0.6B, one H100 (YiconRain/profiling)."
+    with canvas(path, (9, 5), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        for row, (_, shares) in enumerate(rows):
+            left = 0.0
+            for us, colour in zip(shares, parts.values(), strict=True):
+                axes.barh(row, us / 1e3, left=left, color=colour)
+                left += us / 1e3
+            axes.text(left, row, f" {left:.1f} ms", va="center", weight="bold")
+        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.17 * max(sum(shares) for _, shares in rows) / 1e3)
+        axes.set_xlabel("time of a step (ms)")
+        axes.grid(visible=False, axis="y")
+        axes.legend(
+            handles=[Patch(color=colour, label=label) for label, colour in parts.items()],
+            loc="lower right", fontsize=13,
+        )  # fmt: skip
+
+
 FIGURES = {
     "05-life-of-a-graph.png": life,
     "05-addresses.png": addresses,
     "05-fork-and-join.png": branches,
+    "05-recorded.png": recorded,
 }

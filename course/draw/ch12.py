@@ -1,7 +1,9 @@
-"""Figures of chapter 12: what the score matrix costs in bytes, and how one query fills a GPU."""
+"""Figures of chapter 12: what the score matrix costs in bytes, how a running softmax is corrected,
+and how one query fills a GPU."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,7 +21,6 @@ from mini_engine.plots.canvas import (
     VERMILION,
     YELLOW,
     canvas,
-    doubling_ticks,
 )
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
@@ -49,34 +50,63 @@ def traffic(path: Path) -> None:
     prompt = score_bytes(4096, 4096) / attention_bytes(StepShape.mixed([4096], [4096]))
     decode = score_bytes(1, CONTEXT) / attention_bytes(StepShape.decode(1, CONTEXT))
     title = (
-        f"Scores in memory: {prompt:.0f} times all other bytes of a prompt of 4,096 tokens, "
-        f"{decode:.0%} of those of one query"
+        f"Scores are {prompt:.0f} times all other bytes of a prompt of 4,096 tokens, and "
+        f"{decode:.0%} of a decode step's"
     )
     caption = (
-        "Counted for one layer of qwen3-0.6b in bf16, batch 1; each key and value once, the score "
-        "matrix written and read twice. Bytes, not times."
+        "Counted for one layer of Qwen3-0.6B in bf16. Each key and value once; the score matrix "
+        "is written and read twice."
     )
-    with canvas(path, (12, 6.3), title=title, caption=caption) as figure:
+    with canvas(path, (8.5, 5.8), title=title, caption=caption) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, name, shapes in (
-            (left, "prefill: n queries, n keys", [StepShape.mixed([n], [n]) for n in LENGTHS]),
-            (right, "decode: 1 query, n keys", [StepShape.decode(1, n) for n in LENGTHS]),
+            (left, "prompt: n queries", [StepShape.mixed([n], [n]) for n in LENGTHS]),
+            (right, "decode: 1 query", [StepShape.decode(1, n) for n in LENGTHS]),
         ):
             flash = [attention_bytes(shape) / 1e6 for shape in shapes]
             scores = [
                 score_bytes(shape.num_tokens, n) / 1e6
                 for shape, n in zip(shapes, LENGTHS, strict=True)
             ]
-            axes.plot(LENGTHS, scores, "--", color=VERMILION, label="the scores, four times")
-            axes.plot(LENGTHS, flash, "-", color=BLUE, label="q, keys, values, result")
+            axes.plot(LENGTHS, scores, "--", color=VERMILION, label="the scores")
+            axes.plot(LENGTHS, flash, "-", color=BLUE, label="all else")
             axes.set_title(name)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
-            doubling_ticks(axes, LENGTHS[0], LENGTHS[-1])
-            axes.tick_params(axis="x", labelrotation=45)
-            axes.set_xlabel("n: tokens")
+            axes.set_xticks(LENGTHS[::4], [f"{n:,}" for n in LENGTHS[::4]])
+            axes.set_xticks([], minor=True)
+            axes.set_xlabel("n keys")
         left.set_ylabel("bytes through HBM (MB)")
         left.legend(loc="upper left")
+
+
+# ---------------------------------------------------------------- the running softmax
+
+SCORES, VALUES = (1.0, 3.0, 2.0, 5.0), (10.0, 20.0, 30.0, 40.0)
+
+
+def online(path: Path) -> None:
+    """The weights of four scores in two tiles, before and after the largest score changes."""
+    frames = (("first tile, m = 3", 2, 3.0), ("m = 5: they shrink", 2, 5.0),
+              ("second tile, m = 5", 4, 5.0))  # fmt: skip
+    with canvas(
+        path, (8.6, 5), title="A larger score comes, and older weights shrink",
+        caption="Scores 1, 3 and then 2, 5; values 10, 20 and then 30, 40. A bar is the weight "
+        "e^(score - m), m the largest score so far.",
+    ) as figure:  # fmt: skip
+        every = figure.subplots(1, 3, sharey=True)
+        for axes, (title, seen, largest) in zip(every, frames, strict=True):
+            weights = [math.exp(score - largest) for score in SCORES[:seen]]
+            total = sum(w * v for w, v in zip(weights, VALUES[:seen], strict=True))
+            axes.bar(range(seen), weights, color=[BLUE, BLUE, GREEN, GREEN][:seen])
+            for place, weight in enumerate(weights):
+                axes.text(place, weight + 0.02, f"{weight:.2f}", ha="center")
+            axes.set_title(title, size=14)
+            axes.set_xlim(-0.6, 3.6)
+            axes.set_ylim(0, 1.2)
+            axes.set_xticks(range(4), [f"{score:g}" for score in SCORES])
+            axes.set_xlabel(f"answer: {total / sum(weights):.1f}", weight="bold")
+            axes.grid(visible=False)
 
 
 # ---------------------------------------------------------------- splits
@@ -91,22 +121,21 @@ def split(path: Path) -> None:
     kv_heads, tiles = config.num_kv_heads, CONTEXT // TILE
     splits = {n: num_splits(n, 1, kv_heads, 2 * sms) for n in (CONTEXT, 4096)}
     rows = [
-        (f"a program for each of {config.num_heads} query heads", config.num_heads),
-        (f"for each of {kv_heads} KV heads", kv_heads),
-        (f"for each KV head, {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
-        (f"for each KV head, {splits[4096]} splits", kv_heads * splits[4096]),
+        (f"{config.num_heads} query heads", config.num_heads),
+        (f"{kv_heads} KV heads", kv_heads),
+        (f"… in {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
+        (f"… in {splits[4096]} splits", kv_heads * splits[4096]),
     ]
-    title = f"One query gives {rows[0][1]} programs for {sms} SMs; split, it gives {rows[2][1]}"
+    title = f"One query fills {rows[0][1]} of {sms} SMs; split, it fills {rows[2][1]}"
     caption = (
-        f"qwen3-0.6b, batch 1, {CONTEXT} keys in tiles of {TILE}, on h200. Splits by num_splits of "
-        f"mini_engine/cuda/kernels/attention.py, for graphs that serve contexts to {CONTEXT} and "
-        "4,096 tokens. Counts, not times: how much faster it is, is not yet measured."
+        f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
+        "splits: for contexts up to 4,096."
     )
-    with canvas(path, (12, 6.6), title=title, caption=caption) as figure:
+    with canvas(path, (8.6, 6.8), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
         for line, count in enumerate((1, 4, splits[CONTEXT])):
             _tiles(above, -1.5 * line, tiles, count)
-        above.set_title(f"the {tiles} tiles of one head's keys, and the split that takes each")
+        above.set_title(f"who takes which of {tiles} tiles of one head's keys")
         above.set_xlim(-3.6, tiles + 0.2)
         above.set_ylim(-3.3, 1.1)
         above.set_axis_off()
@@ -143,4 +172,4 @@ def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"12-traffic.png": traffic, "12-split.png": split}
+FIGURES = {"12-traffic.png": traffic, "12-online.png": online, "12-split.png": split}

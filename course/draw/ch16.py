@@ -1,54 +1,95 @@
-"""The figure of chapter 16: one decode step as different tools would issue it, on two lanes."""
+"""The figures of chapter 16: what a graph saved for others, and which lever to pull.
+
+In:  the pairs of published points that differ in nothing but the launch, eager and as one graph.
+Out: two PNGs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from course.draw.ch09 import draw_lanes, laid_out, lane_legend
-from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, PREDICTED, canvas
-from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import Mode
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, canvas, percent_ticks
+from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
 
 
-def tools(path: Path) -> None:
-    """From op by op in Python to a graph of fused kernels."""
-    config = named_shape("qwen3-0.6b")
-    hf, vllm, ours = (load_spec("h200", engine=e) for e in ("transformers", "vllm", "launch-bound"))
-    cpp_us = vllm.cpu_launch_us
-    from_cpp = replace(vllm, cpu_op_us=cpp_us, torch_op_us=cpp_us)
-    ways: tuple[tuple[str, str, Mode, DeviceSpec], ...] = (
-        ("transformers, op by op", "hf56", "eager", hf),
-        ("vLLM: 13 kernels a layer, each from Python", "vllm", "eager", vllm),
-        ("the same kernels, each from C++", "vllm", "eager", from_cpp),
-        ("the same kernels, one graph", "vllm", "full", vllm),
-        ("this engine: five kernels a layer, one graph", "fused5", "full", ours),
-    )
+def saved_by_a_graph(path: Path) -> None:
+    """Recorded: the share saved against what is left, and the rule of the later clock."""
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
     steps = [
-        (words, *laid_out(step_ops(config, StepShape.decode(1, 512), style), spec, mode))
-        for words, style, mode, spec in ways
+        (pair.fast.point.itl_ms, 1 - 1 / pair.measured)
+        for pair in pairs(rows_of(points, sheets))
+        if (pair.slow.launched, pair.fast.launched) == ("NONE", "FULL")
     ]
-    end_us = max(itl_us for _, _, itl_us in steps) * 1.12
-    with canvas(
-        path, (12.6, 9.6),
-        title=f"One token, five ways to issue it: from {steps[0][2]:,.0f} to "
-        f"{steps[-1][2]:,.0f} µs",
-        caption=f"{PREDICTED}: a decode step of Qwen3-0.6B on an H200 and a usual server, batch 1, "
-        f"512 tokens of context. From Python a kernel takes {vllm.cpu_op_us:.0f} µs of CPU in vLLM,"
-        f" an op {hf.cpu_op_us:g} in transformers; from C++ a launch {vllm.cpu_launch_us}.",
-    ) as figure:  # fmt: skip
-        rows = figure.subplots(len(steps) + 1, 1, height_ratios=[0.5, *[1] * len(steps)])
-        lane_legend(rows[0], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
-        for axes, (words, boxes, itl_us) in zip(rows[1:], steps, strict=True):
-            draw_lanes(axes, boxes, 0, end_us)
-            axes.axvline(itl_us, color=BLACK, linewidth=1.5)
-            axes.text(itl_us, 1.1, f" {itl_us:,.0f} µs", weight="bold", va="center")
-            axes.set_title(words, pad=3)
-        for axes in rows[1:-1]:
-            axes.tick_params(axis="x", labelbottom=False)
-        rows[-1].set_xlabel("µs since the step began")
+    graph_ms, saved = np.array(steps).T
+    title = "What a graph saves depends on one thing: whether the GPU's work outlasts the CPU's"
+    caption = (
+        f"Recorded by others: {len(steps)} pairs of steps, eager and as one graph, each on one "
+        "card and host. Lines: the longer of the two clocks wins."
+    )
+    with canvas(path, (8, 6.4), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        left_ms = np.geomspace(1.2, 26)
+        for cpu_ms, colour, x, y in ((9, BLUE, 1.5, 0.55), (22, ORANGE, 10.3, 0.62)):
+            rule = 1 - left_ms / np.maximum(left_ms, cpu_ms)
+            axes.plot(left_ms, rule, color=colour, zorder=1)
+            axes.text(x, y, f"{cpu_ms} ms of Python", color=colour, weight="bold", size=14)
+        axes.plot(graph_ms, saved, "o", color=BLACK, markersize=6, alpha=0.6)
+        axes.set_xscale("log")
+        axes.set_xticks([1.5, 3, 6, 12, 24], ["1.5", "3", "6", "12", "24"])
+        axes.minorticks_off()
+        axes.set_xlabel("the step as one graph (ms): about what the GPU needs")
+        axes.set_ylabel("saved of the eager step")
+        axes.set_ylim(-0.1, 1)
+        percent_ticks(axes)
 
 
-FIGURES = {"16-tools.png": tools}
+# ---------------------------------------------------------------- which lever
+
+QUESTIONS = (  # a question, and where "yes" leads
+    ("Do users wait outside\nof the step?", "Queue, tokeniser, network:\nno kernel helps (10, 14)"),
+    ("Does the GPU idle while\na step runs?", "Record the step: graphs,\nladder, pieces (5, 8, 9)"),
+    ("Are its kernels a few\nmicroseconds each?", "Fewer kernels, early\nstarts (11, 13, 15)"),
+    ("Do the bytes explain\nthe time?", "Few bits, or more users\nfor each byte (3, 10)"),
+)
+LAST = "Then it is arithmetic: reuse prompts (10),\ntile (12), or take a larger card"
+ROW, BOX = 2.0, 1.25
+
+
+def which_lever(path: Path) -> None:
+    """Four questions in the order in which to ask them."""
+    title = "Ask from the top and pull the first lever"
+    caption = "Numbers in brackets are chapters."
+    with canvas(path, (8, 8.8), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        axes.set_axis_off()
+        axes.set(xlim=(-0.05, 10.05), ylim=(-len(QUESTIONS) * ROW - BOX - 0.1, 0.1))
+        for row, (question, lever) in enumerate(QUESTIONS):
+            top = -row * ROW
+            _box(axes, 0, 4.1, top, question, BLACK)
+            _box(axes, 5.1, 4.9, top, lever, BLUE)
+            _arrow(axes, (4.1, top - BOX / 2), (5.1, top - BOX / 2), "yes")
+            _arrow(axes, (2.05, top - BOX), (2.05, top - ROW), "no")
+        _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, BLUE)
+
+
+def _box(axes: Axes, left: float, wide: float, top: float, text: str, colour: str) -> None:
+    axes.add_patch(
+        Rectangle((left, top - BOX), wide, BOX, facecolor="white", edgecolor=colour, lw=2.2)
+    )
+    axes.text(left + wide / 2, top - BOX / 2, text, ha="center", va="center", size=15)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], word: str) -> None:
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, color=BLACK))
+    level = start[1] == end[1]
+    x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+    axes.text(x + (0 if level else 0.2), y + (0.14 if level else 0), word, size=15,
+              ha="center" if level else "left", va="bottom" if level else "center")  # fmt: skip
+
+
+FIGURES = {"16-saved-by-a-graph.png": saved_by_a_graph, "16-which-lever.png": which_lever}

@@ -375,7 +375,6 @@ VARIANTS: dict[str, VariantKind] = {
     "null": VariantKind(OursGraph, "full"),  # the anchor against itself: any difference is noise
     # transformers: eager with a DynamicCache; torch.compile with a StaticCache
     "hf-eager": VariantKind(HuggingFace, "eager", "transformers", no_transformers, gated=False),
-    "hf-static-compile": _compiled(HuggingFace, "default", "eager"),
     "hf-reduce-overhead": _compiled(HuggingFace, "reduce-overhead", "full"),
     # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),

@@ -50,15 +50,20 @@ from mini_engine.bench.evidence import (
 from mini_engine.bench.others.child import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, measuring, options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Columns, table
 
 if TYPE_CHECKING:
     from mini_engine.bench.bench import Bench
     from mini_engine.bench.others.compare import EngineRow
 
 HEADS = ("<variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs")
-ENGINE_HEADS = ("<engine", "<version", "ITL µs at the caller", "p99 µs", "× launch-bound",
-                "tokens a piece", "same tokens", "start s")  # fmt: skip
+ENGINES: Columns = {
+    "<engine": "{0[engine]}",
+    "<version": lambda one: one["version"] or f"{one['status']}: {one['reason'][:60]}",
+    "ITL µs at the caller": "{0[itl][median]:,.1f}", "p99 µs": "{0[p99_us]:,.1f}",
+    "× launch-bound": "{0[times_ours]:.2f}", "tokens a piece": "{0[tokens_a_piece]:.2f}",
+    "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}",
+}  # fmt: skip
 SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 64, 256), 512
 
 
@@ -66,14 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, positive = parser.add_argument, options.positive
     add("--quick", action="store_true", help="one shape, batch 1 and 8, 8 laps")
     shapes = f"shapes, tiny, or checkpoint folders (default: {','.join(SHAPES)}; emulated: tiny)"
-    add("--shape", type=measuring.words, metavar="NAME,...", help=shapes)
+    add("--shape", type=options.words, metavar="NAME,...", help=shapes)
     add("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
     add("--context", type=options.whole_numbers, metavar="512", help="contexts")
     arms = "variants to time, in this order (default: all; an unknown name lists them)"
-    add("--arms", type=measuring.words, metavar="NAME,...", help=arms)
+    add("--arms", type=options.words, metavar="NAME,...", help=arms)
     against = f"other engines on the same checkpoint folder: {', '.join(NAMES[2:])}; a row says "
     against += "how to install what is missing. Without --arms, only these run"
-    add("--against", type=measuring.words, metavar="NAME,...", help=against)
+    add("--against", type=options.words, metavar="NAME,...", help=against)
     python = "the Python that has the engines of --against (default: this one)"
     add("--python", default=sys.executable, metavar="PYTHON", help=python)
     add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
@@ -248,7 +253,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             column.no_wrap = column is shown.columns[0]
         console.print(shown)
     if result["others"]:
-        console.print(table(ENGINE_HEADS, map(_engine_cells, result["others"])))
+        console.print(table(ENGINES, result["others"]))
     for bar in result["bars"] if real else []:
         console.print(str(Result(**bar)), soft_wrap=True)
     console.print(f"measurements: {result['out']}", soft_wrap=True)
@@ -264,11 +269,3 @@ def _cells(row: Row, real: bool) -> list[str]:
     itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
     rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
     return [itl, f"{row.times_the_anchor.median:.3f}", *(rates if real else ())]
-
-
-def _engine_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    if one["status"] != MEASURED:
-        return one["engine"], one["status"], one["reason"][:60]
-    return (one["engine"], one["version"], f"{one['itl']['median']:,.1f}", f"{one['p99_us']:,.1f}",
-            f"{one['times_ours']:.2f}", f"{one['tokens_a_piece']:.2f}",
-            f"{one['same_tokens']:.0%}", f"{one['start_s']:.1f}")  # fmt: skip

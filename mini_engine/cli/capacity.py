@@ -44,22 +44,17 @@ from mini_engine.step.storage import stored_as
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, number = parser.add_argument, options.positive
-    options.add_shape(parser)
-    options.add_spec(parser)
+    add = parser.add_argument
+    options.add(parser, "shape", "spec", "stored", "columns", "context", context=4096)
     parser.set_defaults(spec=None)  # to know whether it was given beside --vram-gb
     add("--vram-gb", type=options.gigabytes, metavar="GB", help="memory, of a card without a name")
-    tokens = "of every request (default: 4096)"
-    add("--context", type=number, default=4096, metavar="TOKENS", help=tokens)
     add("--batch", type=options.between(1, 10**9, int), default=1, metavar="N", help="requests")
-    options.add_stored(parser)
     size = "of the weights, instead of --quant: 1e9 bytes"
     add("--file-gb", type=options.gigabytes, metavar="GB", help=size)
     graphs = "full graphs are held for vLLM's decode sizes up to this (default: vLLM's on the card)"
     without = "also what these requests cost a cache without pages, --context columns a row; "
     without += "without FILE, those that `serve` replays"
     add("--trace", type=Path, nargs="?", const=SHIPPED_TRACE, metavar="FILE", help=without)
-    options.add_columns(parser)
     add("--max-num-seqs", type=options.step_tokens, metavar="N", help=graphs)
 
 

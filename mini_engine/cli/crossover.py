@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Columns, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.step.capacity import check_batch
@@ -36,18 +36,24 @@ from mini_engine.step.curves import crossover_batch, itl_curve
 from mini_engine.step.storage import stored_as
 
 MODES = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
-HEADS = ("batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms",
-         "full\nfaster", "floor\nms", "busy\neager", "busy\nfull")  # fmt: skip
+COLUMNS: Columns = {
+    "batch": "{0.batch:,}",
+    "rung": lambda p: "eager" if p.rung is None else f"{p.rung:,}",
+    "eager\nITL ms": lambda p: options.two_digits(p.eager.itl_us / 1e3),
+    "piecewise\nITL ms": lambda p: options.two_digits(p.piecewise.itl_us / 1e3),
+    "full\nITL ms": lambda p: options.two_digits(p.full.itl_us / 1e3),
+    "full\nfaster": "× {0.speedup:.2f}",
+    "floor\nms": lambda p: options.two_digits(p.floor_us / 1e3),
+    "busy\neager": "{0.eager.utilisation:.0%}",
+    "busy\nfull": "{0.full.utilisation:.0%}",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_shape(parser)
-    options.add_spec(parser)
-    add, tokens = parser.add_argument, "of every request (default: 1024)"
-    add("--context", type=options.positive, default=1024, metavar="TOKENS", help=tokens)
+    options.add(parser, "shape", "spec", "stored", "context")
     most = "the table ends here, or with the last that fits (default: 256)"
-    add("--max-batch", type=options.step_tokens, default=256, metavar="N", help=most)
-    options.add_stored(parser)
+    how: dict[str, Any] = {"default": 256, "metavar": "N", "help": most}
+    parser.add_argument("--max-batch", type=options.step_tokens, **how)
     options.add_picture(parser, "out/crossover.png")
 
 
@@ -102,20 +108,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         "context each: predicted\n"
     )
     points, crossover, room = result["points"], result["crossover_batch"], result["max_batch"]
-    rows = [
-        (
-            f"{p.batch:,}",
-            "eager" if p.rung is None else f"{p.rung:,}",
-            *(options.two_digits(getattr(p, name).itl_us / 1e3) for name in MODES.values()),
-            f"× {p.speedup:.2f}",
-            options.two_digits(p.floor_us / 1e3),
-            f"{p.eager.utilisation:.0%}",
-            f"{p.full.utilisation:.0%}",
-        )
-        for p in points
-    ]
     bold = [i for i, point in enumerate(points) if point.batch == crossover]
-    console.print(table(HEADS, rows, bold=bold))
+    console.print(table(COLUMNS, points, bold=bold))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     if not result["fits"]:
         console.print(

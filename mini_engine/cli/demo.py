@@ -25,7 +25,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Columns, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
@@ -45,8 +45,20 @@ from mini_engine.validate.points import nearest_pair
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 CONTEXT = 512
 OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
-HEADS = ("<", "<\nas", "ker-\nnels", "laun-\nches", "CPU\nms", "GPU\nms", "ITL\nms", "80%\nwithin",
-         "GPU\nbusy", "cap-\nture s", "pays\nafter")  # fmt: skip
+COLUMNS: Columns = {
+    "<": "{0[label]}",
+    "<\nas": lambda row: row["launched"].replace("piecewise", "pieces"),
+    "ker-\nnels": "{0[kernels]:,}", "laun-\nches": "{0[launches]:,}",
+    "CPU\nms": lambda row: options.two_digits(row["cpu_us"] / 1e3),
+    "GPU\nms": lambda row: options.two_digits(row["gpu_us"] / 1e3),
+    "ITL\nms": lambda row: options.two_digits(row["itl_us"] / 1e3),
+    "80%\nwithin": lambda row: options.ends(row["low_us"], row["high_us"], 1e-3, "–"),
+    "GPU\nbusy": "{0[gpu_utilisation]:.0%}",
+    "cap-\nture s": lambda row: options.two_digits(row["capture_us"] / 1e6)
+    if "capture_us" in row else "–",
+    "pays\nafter": lambda row: f"{row['pays_after_replays']:,}"
+    if row.get("pays_after_replays") else "–",
+}  # fmt: skip
 FILES = {
     "timeline.png": "CPU lane and GPU lane, eager above graph",
     "crossover.png": "ITL against batch: where the gain of a graph ends",
@@ -61,12 +73,9 @@ NEXT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompts(parser)
-    options.add_shape(parser)
-    options.add_spec(parser)
-    add, words = parser.add_argument, "folder for the files (default: out)"
-    add("--batch", type=options.positive, default=1, help="of the predicted step")
-    add("--out", type=options.out_folder, default="out", help=words)
+    options.add(parser, "prompt", "shape", "spec", "batch")
+    words = "folder for the files (default: out)"
+    parser.add_argument("--out", type=options.out_folder, default="out", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -181,8 +190,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     rows = {row["mode"]: row for row in result["predictions"]}
     labels = {"HF eager": "transformers", OURS: "this engine¹"}
-    cells = [_cells(labels.get(mode, result["engine"]), row) for mode, row in rows.items()]
-    console.print(table(HEADS, cells, box=SIMPLE, padding=0))  # fits 80 columns
+    told = [{**row, "label": labels.get(mode, result["engine"])} for mode, row in rows.items()]
+    console.print(table(COLUMNS, told, box=SIMPLE, padding=0))  # fits 80 columns
     eager, full = rows["NONE"], rows["FULL"]
     say(
         f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
@@ -209,20 +218,3 @@ def show(result: dict[str, Any], console: Console) -> None:
     say("\n[bold]Next[/bold]: .venv/bin/python -m mini_engine ...")
     for command, why in NEXT.items():
         say(f"   {command:<18} {why}")
-
-
-def _cells(label: str, row: Mapping[str, Any]) -> Sequence[str]:
-    after = row.get("pays_after_replays")
-    return (
-        label,
-        row["launched"].replace("piecewise", "pieces"),
-        f"{row['kernels']:,}",
-        f"{row['launches']:,}",
-        *(options.two_digits(row[name] / 1e3) for name in ("cpu_us", "gpu_us", "itl_us")),
-        "–"
-        if row["low_us"] is None
-        else options.ends(row["low_us"] / 1e3, row["high_us"] / 1e3, "–"),
-        f"{row['gpu_utilisation']:.0%}",
-        options.two_digits(row["capture_us"] / 1e6) if "capture_us" in row else "–",
-        f"{after:,}" if after else "–",
-    )

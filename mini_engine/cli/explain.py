@@ -32,17 +32,12 @@ LITTLE = 0.03  # a saving below this share of the step is not worth a capture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add(parser, "shape", "spec", "stored", "batch", "context")
     add = parser.add_argument
-    options.add_shape(parser)
-    options.add_spec(parser)
-    add("--batch", type=options.positive, default=1, metavar="N", help="requests (default: 1)")
-    words = "of each request, the new one included (default: 1024)"
-    add("--context", type=options.positive, default=1024, metavar="TOKENS", help=words)
     words = "the inter-token latency that you measured"
     add("--itl", type=options.between(1e-3, 1e6), metavar="MS", help=words)
     words = "how it was launched (default: as the nearest prediction)"
     add("--mode", choices=tuple(WAYS), help=words)
-    options.add_stored(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -50,17 +50,15 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_prompts(parser)
+    options.add(parser, "prompt", "spec", "mode")
     add = parser.add_argument
     add("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id (default: our own)")
     add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
-    options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     words = "to write for each prompt (default: 48)"
     add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
     add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder")
     words = "fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)"
     add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
-    options.add_spec(parser)
     parser.set_defaults(spec=None)  # to know whether it was given with --backend cuda
 
     real = parser.add_argument_group("with --backend cuda")

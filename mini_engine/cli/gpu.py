@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measuring.add_device(parser)
     out = "the folder of a run (default: out/gpu, emulated out/gpu-emulated)"
     add("-o", "--out", type=options.out_folder, metavar="DIR", help=out)
-    add("--stages", type=measuring.words, metavar="NAME,...", help="only these (default: all)")
+    add("--stages", type=options.words, metavar="NAME,...", help="only these (default: all)")
     minutes = "(default: %(default)g)"
     add("--minutes", type=options.between(0.1, 1e6), default=SECONDS / 60, help=minutes)
     add("--report", action="store_true", help="only print the summary of a run again")

@@ -29,7 +29,7 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Columns, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
@@ -43,18 +43,15 @@ SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    options.add_limits(parser)
+    options.add(parser, "limits", "mode", "shape", "spec")
     words = "speculative tokens a request"
     add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
-    options.add_mode(parser)
     sizes = "use these instead, in any order; those above a step's tokens are left out"
     add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     add("--max-capture-size", type=number, metavar="N", help="another ceiling")
     add("--batch", type=number, metavar="N", help="explain this decode batch")
     histogram = "JSON: the steps that a server ran at each number of rows"
     add("--histogram", type=Path, metavar="FILE", help=histogram)
-    options.add_shape(parser)
-    options.add_spec(parser)
     options.add_picture(parser, "out/ladder.png")
 
 
@@ -163,7 +160,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
     if costs.full_graphs:
         console.print(f"   FULL       {costs.full_graphs} graphs")
-    console.print(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
+    together = f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n"
+    console.print(together, soft_wrap=True)
     if not result["fits"]:
         console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
     if explained := result.get("explained"):
@@ -183,20 +181,16 @@ def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
     as_good = next((p for p in curve if p.waste.wasted_fraction <= wasted), curve[-1])
     named = [("best of", p) for p in curve if len(p.ladder) in SHOWN or p in (as_good, curve[-1])]
     named.append(("this", own))
-    rows = [
-        (
-            f"{name} {len(point.ladder)}",
-            f"{point.waste.wasted_fraction:.1%}",
-            f"{point.waste.padded_rows:,}",
-            f"{point.waste.eager_steps:,}",
-            options.two_digits(point.capture_us / 1e3),
-            options.two_digits(point.memory_bytes / 2**20),
-        )
-        for name, point in named
-    ]
-    heads = ("rungs", "padding", "padded rows", "eager steps", "capture ms", "graphs MiB")
+    columns: Columns = {
+        "rungs": lambda one: f"{one[0]} {len(one[1].ladder)}",
+        "padding": "{0[1].waste.wasted_fraction:.1%}",
+        "padded rows": "{0[1].waste.padded_rows:,}",
+        "eager steps": "{0[1].waste.eager_steps:,}",
+        "capture ms": lambda one: options.two_digits(one[1].capture_us / 1e3),
+        "graphs MiB": lambda one: options.two_digits(one[1].memory_bytes / 2**20),
+    }
     bold = [i for i, (_, point) in enumerate(named) if point in (own, as_good)]
-    console.print(table(heads, rows, title=f"{histogram['steps']:,} steps", bold=bold))
+    console.print(table(columns, named, title=f"{histogram['steps']:,} steps", bold=bold))
     console.print(f"Best {len(as_good.ladder)} rungs: {in_runs(as_good.ladder)}")
 
 

@@ -70,13 +70,6 @@ def config_of(word: str, backend: GraphBackend) -> ModelConfig:
     return replace(shape_of(word), dtype=str(dtype_of(backend)).removeprefix("torch."))
 
 
-def words(word: str) -> list[str]:
-    """`a,b` as a list, for `type=`."""
-    if found := [part.strip() for part in word.split(",") if part.strip()]:
-        return found
-    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")
-
-
 def specs_for(card: str, host: str | None) -> Callable[[str], DeviceSpec]:
     """By an engine's name, that engine on this card and host. A card that names its own engine, as
     the emulator's does, has that one under every name."""

@@ -54,13 +54,19 @@ counted = between(0, MOST, int)
 whole = between(-MOST, MOST, int)
 share = between(0, 1)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
-number = between(-MOST, MOST)
 gigabytes = between(1e-9, 1e9)
+
+
+def words(word: str) -> list[str]:
+    """`a,b` as a list."""
+    if found := [part.strip() for part in word.split(",") if part.strip()]:
+        return found
+    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")
 
 
 def whole_numbers(word: str) -> list[int]:
     """`1,2,4,8` as a list."""
-    return [whole(part.strip()) for part in word.split(",") if part.strip()]
+    return [whole(part) for part in words(word)]
 
 
 def columns(word: str) -> Columns:
@@ -97,62 +103,59 @@ out_folder = _written(check_folder)  # or one that can be made
 # ---------------------------------------------------------------- options
 
 
-def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """`--prompt`: a list, or None, which stands for `PROMPTS`."""
-    words = "a prompt; give it again for more (default: five built-in ones)"
-    parser.add_argument("--prompt", action="append", metavar="TEXT", help=words)
-
-
-def add_shape(parser: argparse.ArgumentParser) -> None:
-    """`--shape`, or `--model`: what `shape_of` takes."""
-    words = f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: qwen3-0.6b)"
-    parser.add_argument("--shape", "--model", default="qwen3-0.6b", metavar="NAME", help=words)
-
-
-def add_spec(parser: argparse.ArgumentParser) -> None:
-    """`--spec`, or `--gpu`: the card that times are predicted for; `--engine` and `--host`: what
-    runs on the card, and the CPU that feeds it."""
+def add(parser: argparse.ArgumentParser, *which: str, context: int = 1024) -> None:
+    """The shared options of these names: `add(parser, "shape", "spec", "stored")`."""
     cards, engines, hosts = (", ".join(names(kind)) for kind in ("card", "engine", "host"))
-    add, or_file = parser.add_argument, "or a JSON file (default:"
-    add("--spec", "--gpu", default=CARD, metavar="NAME", help=f"card: {cards}, {or_file} {CARD})")
-    add("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)")
-    add("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")
+    or_file, as_is = "or a JSON file (default:", "(default: as the model is)"
 
+    def option(*flags: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return flags, how
 
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """`--columns`: what the columns of the file of `--trace` are called."""
-    words = "names of the trace's columns; numbers are seconds, or milliseconds with time_ms= "
-    words += "(default: those of a trace that is known)"
-    names = "time=NAME,prompt=NAME,new=NAME"
-    parser.add_argument("--columns", type=columns, metavar=names, help=words)
-
-
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """`--max-num-seqs` and `--max-num-batched-tokens`, as vLLM names them."""
-    add, words = parser.add_argument, "requests that may run side by side (default: vLLM's on it)"
-    add("--max-num-seqs", type=step_tokens, metavar="N", help=words)
-    words = "of a step: one of each running request, the rest for prompts (default: vLLM's on it)"
-    add("--max-num-batched-tokens", type=step_tokens, metavar="N", help=words)
-
-
-def add_stored(parser: argparse.ArgumentParser) -> None:
-    """`--quant` and `--kv-dtype`: how weights and cache are stored."""
-    add, says = parser.add_argument, "(default: as the model is)"
-    weights = f"of the weights: {', '.join(FORMATS)} {says}"
-    add("--quant", choices=FORMATS, metavar="NAME", help=weights)
-    add("--kv-dtype", choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
-
-
-def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:
-    """`--mode`: any of `CUDAGraphMode`."""
-    modes = [mode.name for mode in CUDAGraphMode]
-    parser.add_argument("--mode", default="FULL_AND_PIECEWISE", choices=modes, help=help)
+    every = {
+        "prompt": [option(
+            "--prompt", action="append", metavar="TEXT",
+            help="a prompt; give it again for more (default: five built-in ones)")],
+        "shape": [option(
+            "--shape", "--model", default="qwen3-0.6b", metavar="NAME",
+            help=f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: "
+            "qwen3-0.6b)")],
+        "spec": [  # the card, and what runs on it, and the CPU that feeds it
+            option("--spec", "--gpu", default=CARD, metavar="NAME",
+                   help=f"card: {cards}, {or_file} {CARD})"),
+            option("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)"),
+            option("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")],
+        "batch": [option(
+            "--batch", type=positive, default=1, metavar="N", help="requests (default: 1)")],
+        "context": [option(
+            "--context", type=positive, default=context, metavar="TOKENS",
+            help="of each request, this step's token included (default: %(default)s)")],
+        "columns": [option(
+            "--columns", type=columns, metavar="time=NAME,prompt=NAME,new=NAME",
+            help="names of the trace's columns; numbers are seconds, or milliseconds with "
+            "time_ms= (default: those of a trace that is known)")],
+        "limits": [
+            option("--max-num-seqs", type=step_tokens, metavar="N",
+                   help="requests that may run side by side (default: vLLM's on the card)"),
+            option("--max-num-batched-tokens", type=step_tokens, metavar="N",
+                   help="of a step: one of each running request, the rest for prompts (default: "
+                   "vLLM's on the card)")],
+        "stored": [
+            option("--quant", choices=FORMATS, metavar="NAME",
+                   help=f"of the weights: {', '.join(FORMATS)} {as_is}"),
+            option("--kv-dtype", choices=KV_DTYPE_BYTES, help=f"of the cache {as_is}")],
+        "mode": [option(
+            "--mode", default="FULL_AND_PIECEWISE", choices=[mode.name for mode in CUDAGraphMode],
+            help="how steps are launched (default: FULL_AND_PIECEWISE)")],
+    }  # fmt: skip
+    for name in which:
+        for flags, how in every[name]:
+            parser.add_argument(*flags, **how)
 
 
 def add_picture(parser: argparse.ArgumentParser, default: str) -> None:
     """`-o`: where the picture goes. With --json there is one only where it is asked for."""
-    words = f"picture: .png, .svg or .pdf (default: {default}; with --json none)"
-    parser.add_argument("-o", "--out", type=picture, metavar="FILE", help=words)
+    says = f"picture: .png, .svg or .pdf (default: {default}; with --json none)"
+    parser.add_argument("-o", "--out", type=picture, metavar="FILE", help=says)
     parser.set_defaults(usual_out=picture(default))
 
 
@@ -207,23 +210,24 @@ def interval(
 
 def ms(one: Mapping[str, Any]) -> str:
     """The same for people: "1.5 ms (1.3 to 1.9)"."""
-    low, high = one["low_us"], one["high_us"]
-    known = "no interval: too few measured it" if low is None else ends(low / 1e3, high / 1e3)
+    known = ends(one["low_us"], one["high_us"], 1e-3)
+    known = "no interval: too few measured it" if known == "–" else known
     return f"{two_digits(one['itl_us'] / 1e3)} ms ({known})"
 
 
 def capture(costs: GraphCosts) -> str:
-    """What graphs take at start-up, with how far published start-ups were from it: "2.0 s (1.0 to
-    4.0) and 430 MiB (220 to 1,700)"."""
+    """What graphs take at start-up, and how far published ones were from it: "2.0 s (1.0 to 4.0)
+    and 430 MiB (220 to 1,700)"."""
     seconds, mib = costs.capture_us / 1e6, costs.memory_bytes / 2**20
-    took, held = (ends(at * low, at * high) for at, (low, high) in
-                  ((seconds, TIME_WITHIN), (mib, MEMORY_WITHIN)))  # fmt: skip
+    took, held = ends(*TIME_WITHIN, seconds), ends(*MEMORY_WITHIN, mib)
     return f"{two_digits(seconds)} s ({took}) and {two_digits(mib)} MiB ({held})"
 
 
-def ends(low: float, high: float | None, to: str = " to ") -> str:
-    """An interval, as sure as it is."""
-    return f"{two_digits(low)}{to}{two_digits(high or low)}"
+def ends(low: float | None, high: float | None, times: float = 1.0, to: str = " to ") -> str:
+    """An interval, as sure as it is; "–" where none is known."""
+    if low is None or high is None:
+        return "–"
+    return f"{two_digits(low * times)}{to}{two_digits(high * times)}"
 
 
 def two_digits(value: float) -> str:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from mini_engine import plots
 
     recording = load_recording(args.recorded, args.batch)
-    out, picture = args.out or Path("out/recorded.json"), None
+    out = args.out or Path("out/recorded.json")
     if out.resolve() == Path(args.recorded).resolve():
         raise ValueError(f"-o {out}: the recording is read from there: give another name")
     like = recording.like if recording.like and recording.like["shape"] in SHAPES else {}
@@ -56,23 +56,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     timelines = {"recorded": recording.events} if recording.events else {}
     if beside:
         timelines["predicted"] = tuple(beside.timeline)
-    picture, caption = (
-        out.with_suffix(".png"),
-        f"{recording.what}. {recording.source.split(',')[0]}",
-    )
+    picture, title = out.with_suffix(".png"), _title(found, beside)
+    caption = f"{recording.what}. {recording.source.split(',')[0]}"
     if recording.events:
         short = [replace(e, name=_short_name(e)) for e in recording.events]
         begins = {name: _middle_layer_us(events) for name, events in timelines.items()}
         plots.timeline(
             {**timelines, "recorded": short},
             picture,
-            title=_title(found, beside),
+            title=title,
             caption=caption,
             zoom_us=_window_us(found),
             recorded_us=begins,
         )
     else:
-        plots.step_bars(_bars(found, beside), picture, title=_title(found, beside), caption=caption)
+        plots.step_bars(_bars(found, beside), picture, title=title, caption=caption)
     if timelines:
         write_trace(out, timelines)
     return {
@@ -95,12 +93,10 @@ def _predicted(args: argparse.Namespace, itl_us: float | None) -> Beside:
     kernel on, or from token to token, as the recorded one is."""
     mode, context = args.mode[0] if args.mode else "NONE", args.context or 512
     engine = args.engine or ("transformers" if mode == HF_EAGER else None)
-    shape, spec = (
-        measuring.shape_of(args.shape),
-        load_spec(args.spec or options.CARD, args.host, engine),
-    )
+    shape = measuring.shape_of(args.shape)
+    spec = load_spec(args.spec or options.CARD, args.host, engine)
     check_batch(shape, spec, args.batch, context)
-    way = "FULL" if mode == "FULL_AND_PIECEWISE" else "NONE" if mode == HF_EAGER else mode
+    way = {"FULL_AND_PIECEWISE": "FULL", HF_EAGER: "NONE"}.get(mode, mode)
     ops = step_ops(shape, StepShape.decode(args.batch, context), spec.ops)
     timeline, _ = play(ops, spec, WAYS[way], args.batch)
     explained = explain(shape, spec, batch=args.batch, context=context, itl_us=itl_us, mode=way)
@@ -111,7 +107,8 @@ def _predicted(args: argparse.Namespace, itl_us: float | None) -> Beside:
     # driver's, and only that is what a profiler calls a launch.
     waits = (step.idle_in_launch_us or 0.0) + (step.idle_us or 0.0)
     calls = min(step.idle_in_launch_us or 0.0, (step.launches or 0) * spec.cpu_launch_us)
-    step = replace(step, idle_in_launch_us=calls, idle_us=waits - calls)
+    layers = shape.num_layers
+    step = replace(step, layers=layers, idle_in_launch_us=calls, idle_us=waits - calls)
     return Beside(timeline, step, explained, told)
 
 
@@ -133,8 +130,7 @@ def _middle_layer_us(events: Sequence[TraceEvent]) -> float:
 
 def _window_us(step: Anatomy) -> float:
     """About a third of a layer: few enough kernels that their names are read."""
-    layer_us = step.gpu_us / (step.layers or 1)
-    return max(60.0, round(layer_us / 3, -1)) if step.layers else 60.0
+    return max(60.0, round(step.gpu_us / step.layers / 3, -1)) if step.layers else 60.0
 
 
 # ---------------------------------------------------------------- bars
@@ -166,9 +162,8 @@ def _bars(found: Anatomy, beside: Beside | None) -> dict[str, Mapping[str, float
         return bars
     for name, step in steps.items():
         bytes_us = min(beside.explained.floor_us, step.busy_us) if beside else 0.0
-        runs = (
-            {BYTES: bytes_us, STARTS: step.busy_us - bytes_us} if beside else {RUNS: step.busy_us}
-        )
+        runs = {BYTES: bytes_us, STARTS: step.busy_us - bytes_us}
+        runs = runs if beside else {RUNS: step.busy_us}
         waits = {LAUNCHES: step.idle_in_launch_us or 0.0, OTHER_WORK: step.idle_us or 0.0}
         bars[f"{name}, {step.kernels:,.0f} kernels, {step.launches:,.0f} launches"] = runs | waits
     if beside:
@@ -193,10 +188,8 @@ def _compared(found: Anatomy, predicted: Anatomy) -> Iterator[tuple[str, tuple[f
     yield "µs in which a kernel runs", (found.busy_us, predicted.busy_us)
     if found.idle_us is not None:
         yield "µs in all", (found.gpu_us, predicted.gpu_us)
-        yield (
-            "share of it busy",
-            (found.busy_us / found.gpu_us, predicted.busy_us / predicted.gpu_us),
-        )
+        busy = (found.busy_us / found.gpu_us, predicted.busy_us / predicted.gpu_us)
+        yield "share of it busy", busy
     if found.kinds:
         yield "share of attention", (_of(found, "attention"), _of(predicted, "attention"))
     if found.small_us and predicted.small_us:

@@ -54,14 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
     formats = "CSV or JSON lines; - is standard input (default: a synthetic one)"
     add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
-    options.add_columns(parser)
-    options.add_shape(parser)
-    options.add_spec(parser)
-    options.add_mode(parser)
-    options.add_stored(parser)
+    options.add(parser, "columns", "shape", "spec", "mode", "stored", "limits")
     sizes = "capture sizes, in any order (default: vLLM's)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
-    options.add_limits(parser)
     add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
     alike = "share the blocks of equal prefixes"
     add("--prefix-caching", action="store_true", help=alike)

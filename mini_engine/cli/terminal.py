@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -68,15 +68,19 @@ class Screen(Console):
             return super().render_str(text, **{**how, "markup": False})
 
 
+Columns = Mapping[str, str | Callable[[Any], object]]
+
+
 def table(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    heads: Sequence[str] | Columns,
+    rows: Iterable[Any],
     *,
     title: str | None = None,
     bold: Iterable[int] = (),
     **how: Any,
 ) -> Table:
-    """A table of rows, which hold words and numbers that are formatted already.
+    """A table of rows, which hold words and numbers that are formatted already; or, where each head
+    has a format (`{"GB/s": "{0.rate:,.1f}"}`) or a function of its own, of any objects.
 
     A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
     and are not broken into lines. `bold`: the rows that stand out, counted from 0. `how`: what
@@ -87,5 +91,7 @@ def table(
         justify: Any = "left" if head.startswith("<") else "right"
         found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
     for i, row in enumerate(rows):
+        if isinstance(heads, Mapping):
+            row = [f.format(row) if isinstance(f, str) else f(row) for f in heads.values()]
         found.add_row(*map(str, row), style="bold" if i in marked else None)
     return found

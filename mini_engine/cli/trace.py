@@ -29,28 +29,29 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options, recorded
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Columns, table
 from mini_engine.sim.predict import HF_EAGER, predict
 from mini_engine.sim.recorded import recording_names
 from mini_engine.sim.trace import TraceEvent, summary, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
 
+COLUMNS: Columns = {  # of (name, summary)
+    "<timeline": "{0[0]}", "events": "{0[1][events]:,}", "length µs": "{0[1][length_us]:,.1f}",
+    "CPU at work µs": "{0[1][cpu_us]:,.1f}", "GPU at work µs": "{0[1][gpu_us]:,.1f}",
+    "GPU busy": "{0[1][utilisation]:.0%}",
+}  # fmt: skip
 Timelines = Mapping[str, Sequence[TraceEvent]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, number = parser.add_argument, options.positive
+    add = parser.add_argument
     words = f"take a recorded step apart: {', '.join(recording_names())}, or a profiler's file"
     add("--recorded", metavar="NAME", help=words)
     words = "a mode to trace; give it again for more (default: NONE, PIECEWISE and FULL)"
     add("--mode", action="append", choices=[*options.MODES, HF_EAGER], help=words)
-    options.add_shape(parser)
-    options.add_spec(parser)
+    options.add(parser, "shape", "spec", "batch", "context", context=512)
     parser.set_defaults(shape=None, spec=None)  # to know whether a recorded step is to be predicted
-    add("--batch", type=number, default=1, metavar="N", help="requests (default: 1)")
-    words = "of each request, this step's token included (default: 512)"
-    add("--context", type=number, default=512, metavar="TOKENS", help=words)
     words = "where to write the timelines: .json (default: out/trace.json)"
     add("-o", "--out", type=options.json_out, metavar="FILE", help=words)
 
@@ -87,16 +88,6 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
 def show(result: dict[str, Any], console: Console) -> None:
     if "recording" in result:
         return recorded.show(result, console)
-    rows = [
-        (
-            name,
-            f"{row['events']:,}",
-            *(f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us")),
-            f"{row['utilisation']:.0%}",
-        )
-        for name, row in result["timelines"].items()
-    ]
-    heads = ("<timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
-    console.print(table(heads, rows))
+    console.print(table(COLUMNS, result["timelines"].items()))
     console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")

@@ -26,7 +26,6 @@ source left out, and writes what it found into cards/, hosts/ and engines/. It t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,8 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
-from mini_engine.step.cards import Interval, intervals
+from mini_engine.cli.terminal import Columns, table
+from mini_engine.step.cards import intervals
 from mini_engine.validate import fit
 from mini_engine.validate.points import (
     QUANTISED_POINTS,
@@ -120,49 +119,51 @@ def _fit(console: Console) -> None:
     fit.keep(found, points, without)
 
 
+POINTS: Columns = {
+    "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
+    "predicted": lambda row: options.two_digits(row.predicted_ms),
+    "interval": lambda row: options.ends(row.low_ms, row.high_ms),
+    "error": "{0.error:+.0%}",
+    "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
+}  # fmt: skip
+CLASSES: Columns = {
+    "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
+    "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
+    "within 10%": "{0.within:.0%}",
+    "left out": lambda one: "–" if one.left_out_median is None else f"{one.left_out_median:.1%}",
+}  # fmt: skip
+BATCHES: Columns = {
+    "batch": lambda one: f"{one.mode}, {one.least}" + (
+        "" if one.most == one.least else f" to {one.most}" if one.most < 1e6 else " and more"),
+    "points": "{0.points}", "sources": "{0.sources}", "median": "{0.median:.1%}",
+    "bias": "{0.bias:+.1%}", "interval": lambda one: options.ends(one.low, one.high, to="–"),
+    "inside": lambda one: "–" if one.inside is None else f"{one.inside:.0%}",
+}  # fmt: skip
+PAIRS: Columns = {
+    "<slow": "{0.slow.point.id}", "<fast": "{0.fast.point.id}", "measured": "{0.measured:.2f} x",
+    "predicted": "{0.predicted:.2f} x",
+}  # fmt: skip
+FITTED: Columns = {
+    "<parameter": "{0[name]}", "<figure": "{0[figure]}", "value": "{0[value]:g}",
+    "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
+    "told by data": "{0[told_by_data]:.0%}",
+}  # fmt: skip
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     for line in result["unknown"]:
         console.print(f"left out: {line}", markup=False)
-    heads: Sequence[str] = ("<point", "<class", "measured", "predicted", "interval", "error",
-                            "<host")  # fmt: skip
-    points = [
-        (
-            row.point.id,
-            row.point.cls,
-            f"{row.point.itl_ms:.2f}",
-            options.two_digits(row.predicted_ms),
-            "–" if row.low_ms is None else options.ends(row.low_ms, row.high_ms),
-            f"{row.error:+.0%}",
-            row.host + ("" if row.host_known else ", the usual one"),
-        )
-        for row in result["points"]
-    ]
-    console.print(table(heads, points, title="Measured by others, predicted here: ITL in ms"))
+    title = "Measured by others, predicted here: ITL in ms"
+    console.print(table(POINTS, result["points"], title=title))
     _show_classes("By class", result, console)
-    _show_batches(result["batches"], console)
+    title = "By batch, each source left out of fit and interval"
+    console.print(table(BATCHES, result["batches"], title=title))
     if few := result["quantised"]:
         _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", few, console)
         inside = [row.inside for row in few["points"] if row.inside is not None]
         console.print(f"{sum(inside)} of {len(inside)} lie in their interval.")
-    heads = ("<slow", "<fast", "measured", "predicted")
-    ratios = [
-        (
-            pair.slow.point.id,
-            pair.fast.point.id,
-            f"{pair.measured:.2f} x",
-            f"{pair.predicted:.2f} x",
-        )
-        for pair in result["pairs"]
-    ]
-    console.print(table(heads, ratios, title="What a graph buys, pair by pair"))
-    numbers = ("value", "low", "high", "prior")
-    fitted = [
-        (one["name"], one["figure"], *(f"{one[name]:g}" for name in numbers),
-         f"{one['told_by_data']:.0%}")
-        for one in result["parameters"]
-    ]  # fmt: skip
-    heads = ("<parameter", "<figure", *numbers, "told by data")
-    console.print(table(heads, fitted, title="Fitted, with 90% intervals"))
+    console.print(table(PAIRS, result["pairs"], title="What a graph buys, pair by pair"))
+    console.print(table(FITTED, result["parameters"], title="Fitted, with 90% intervals"))
     for one, other, correlation in result["inseparable"]:
         console.print(
             f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
@@ -170,38 +171,6 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(f"Pictures: {', '.join(map(str, result['pictures']))}")
 
 
-def _show_batches(found: Sequence[Interval], console: Console) -> None:
-    rows = [
-        (
-            one.mode,
-            f"{one.least}" if one.most == one.least else f"{one.least} to {one.most:,}",
-            one.points,
-            one.sources,
-            f"{one.median:.1%}",
-            f"{one.bias:+.1%}",
-            "–" if one.low is None else f"{one.low:.2f} to {one.high:.2f} x",
-            "–" if one.inside is None else f"{one.inside:.0%}",
-        )
-        for one in found
-    ]
-    heads = ("<launched", "batch", "points", "sources", "median", "bias", "interval", "inside")
-    console.print(table(heads, rows, title="By batch, each source left out of fit and interval"))
-
-
 def _show_classes(title: str, judged: dict[str, Any], console: Console) -> None:
-    heads = ("<class", "points", "sources", "median", "p90", "bias", "within 10%", "left out")
-    summaries = [*judged["classes"], judged["summary"]]
-    rows = [
-        (
-            one.name,
-            one.points,
-            one.sources,
-            f"{one.median_error:.1%}",
-            f"{one.p90_error:.1%}",
-            f"{one.bias:+.1%}",
-            f"{one.within:.0%}",
-            "–" if one.left_out_median is None else f"{one.left_out_median:.1%}",
-        )
-        for one in summaries
-    ]
-    console.print(table(heads, rows, title=title, bold=[len(rows) - 1]))
+    rows = [*judged["classes"], judged["summary"]]
+    console.print(table(CLASSES, rows, title=title, bold=[len(rows) - 1]))

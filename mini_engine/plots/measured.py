@@ -36,7 +36,6 @@ from mini_engine.plots.canvas import (
 
 STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
-    "hf-static-compile": (VERMILION, "--", "s"),
     "hf-reduce-overhead": (VERMILION, ":", "H"),
     "ours-eager": (PURPLE, "-", "^"),
     "ours-piecewise": (PURPLE, "--", "v"),

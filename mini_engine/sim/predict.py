@@ -32,7 +32,6 @@ from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import Mode, around, is_live, issue_live_us, padded_step
 
 HF_EAGER = "HF eager"
@@ -61,10 +60,6 @@ class Prediction:
     def utilisation(self) -> float:
         """The share of the step in which the GPU works, 0 to 1."""
         return self.work.gpu_us / self.itl_us
-
-    def break_even(self, eager: Prediction) -> float:
-        """Replays after which capture has paid for itself; infinite if it never does."""
-        return break_even_replays(self.capture.time_us, eager.itl_us, self.itl_us)
 
 
 def predict(

@@ -56,9 +56,9 @@ class Explained:
         full = self.ways["FULL"]
         return self.itl_us > (full.high_us or full.itl_us)
 
-    def saved(self, mode: str = "FULL") -> tuple[float, float, float]:
-        """The share of the ITL that this way saves: predicted, and at the ends of its interval."""
-        way = self.ways[mode]
+    def saved(self) -> tuple[float, float, float]:
+        """The share of the ITL that a graph saves: predicted, and at the ends of its interval."""
+        way = self.ways["FULL"]
         ends = way.high_us or way.itl_us, way.itl_us, way.low_us or way.itl_us
         low, mid, high = (1 - us / self.itl_us for us in ends)
         return mid, low, high

@@ -103,6 +103,7 @@ def test_the_demo_shows_the_measured_pair_that_is_nearest(
     told = " ".join(screen.split())
     assert f"{slow['cls']} {slow['itl_ms']:.2f} ms" in told
     assert slow["source"] in told
+    assert "the fit, which has seen it" in told  # so it is no proof
 
 
 def test_the_demo_writes_two_pictures_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:

@@ -213,6 +213,16 @@ def test_without_graphs_there_is_no_picture(capsys: pytest.CaptureFixture[str]) 
     assert not list(Path().iterdir())
 
 
+@pytest.mark.parametrize("command", ["crossover --max-batch 4", "ladder"])
+def test_with_json_a_picture_is_written_only_where_one_is_asked_for(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    json_of(capsys, *command.split())
+    assert not list(Path().iterdir())
+    json_of(capsys, *command.split(), "-o", str(tmp_path / "asked.png"))
+    assert (tmp_path / "asked.png").exists()
+
+
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [

@@ -147,7 +147,7 @@ def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) 
 
 DEAR = (  # seconds to draw, so `make slow` does
     "12-split.png", "08-pools.png", "08-best-ladders.png", "08-ladder.png",
-    "10-swap-or-again.png", "16-tools.png",
+    "10-swap-or-again.png",
 )  # fmt: skip
 
 
