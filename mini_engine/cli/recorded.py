@@ -107,7 +107,8 @@ def _predicted(args: argparse.Namespace, itl_us: float | None) -> Beside:
     # driver's, and only that is what a profiler calls a launch.
     waits = (step.idle_in_launch_us or 0.0) + (step.idle_us or 0.0)
     calls = min(step.idle_in_launch_us or 0.0, (step.launches or 0) * spec.cpu_launch_us)
-    step = replace(step, idle_in_launch_us=calls, idle_us=waits - calls)
+    layers = shape.num_layers
+    step = replace(step, layers=layers, idle_in_launch_us=calls, idle_us=waits - calls)
     return Beside(timeline, step, explained, told)
 
 

@@ -49,7 +49,7 @@ def step_bars(
     if not rows or not all(sum(parts.values()) > 0 for parts in rows.values()):
         raise ValueError("no bars: give the parts of at least one step, in µs")
     others, colours = cycle(REST), dict[str, str]()
-    for part in (part for parts in rows.values() for part in parts):
+    for part in (part for parts in rows.values() for part in parts if parts[part] > 0):
         if part not in colours:
             colours[part] = COLOURS.get(part) or next(others)
     whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
@@ -62,6 +62,8 @@ def step_bars(
             left = 0.0
             axes.text(0, y - 0.36, step, va="bottom")
             for part, us in parts.items():
+                if not us:
+                    continue
                 ms, colour = us / 1e3, colours[part]
                 axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor="white")
                 if ms > 0.07 * whole_ms:
