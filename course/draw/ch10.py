@@ -79,7 +79,7 @@ def batch_over_time(path: Path) -> None:
         f"Predicted: Qwen3-0.6B on an H200, a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of "
         "16. In a row: the tokens of the step; below: the rows that it is padded to."
     )
-    with canvas(path, (10, 7.6), title=title, caption=caption) as figure:
+    with canvas(path, (8.5, 7.8), title=title, caption=caption) as figure:
         rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.5, 2.0, 0.9])
         _legend(rows[0])
         _requests(rows[1], steps, zero_us)

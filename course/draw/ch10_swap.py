@@ -55,7 +55,7 @@ def crossover(path: Path) -> None:
     first, last = again_pays("qwen3-0.6b", "PCIe 5.0")
     with canvas(
         path,
-        (10.5, 6.2),
+        (8.6, 6.4),
         title=f"Over PCIe 5.0, computing again wins from {first:,} to {last:,} tokens of a small "
         "model, and hardly ever for a large one",
         caption=f"Predicted: a request preempted on an H200, steps of up to {BUDGET:,} tokens, "

@@ -87,10 +87,10 @@ SCORES, VALUES = (1.0, 3.0, 2.0, 5.0), (10.0, 20.0, 30.0, 40.0)
 
 def online(path: Path) -> None:
     """The weights of four scores in two tiles, before and after the largest score changes."""
-    frames = (("first tile, m = 3", 2, 3.0), ("m = 5: old weights shrink", 2, 5.0),
+    frames = (("first tile, m = 3", 2, 3.0), ("m = 5: they shrink", 2, 5.0),
               ("second tile, m = 5", 4, 5.0))  # fmt: skip
     with canvas(
-        path, (9.5, 5), title="A larger score comes, and all older weights shrink alike",
+        path, (8.6, 5), title="A larger score comes, and older weights shrink",
         caption="Scores 1, 3 and then 2, 5; values 10, 20 and then 30, 40. A bar is the weight "
         "e^(score - m), m the largest score so far.",
     ) as figure:  # fmt: skip
@@ -131,11 +131,11 @@ def split(path: Path) -> None:
         f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
         "splits: for contexts up to 4,096."
     )
-    with canvas(path, (9.5, 6.8), title=title, caption=caption) as figure:
+    with canvas(path, (8.6, 6.8), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
         for line, count in enumerate((1, 4, splits[CONTEXT])):
             _tiles(above, -1.5 * line, tiles, count)
-        above.set_title(f"the {tiles} tiles of one head's keys, and the split that takes each")
+        above.set_title(f"who takes which of {tiles} tiles of one head's keys")
         above.set_xlim(-3.6, tiles + 0.2)
         above.set_ylim(-3.3, 1.1)
         above.set_axis_off()
