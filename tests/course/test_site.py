@@ -91,7 +91,7 @@ def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
 SLIDERS = pytest.mark.parametrize(
     ("kernels", "launch", "kernel", "batch"),
     [
-        (257, 40.3, 4.2, 1),
+        (373, 25.1, 2.8, 1),
         (1591, 10.6, 1.6, 1),
         (143, 2.1, 3.4, 32),
         (20, 20, 40, 1024),
