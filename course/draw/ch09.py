@@ -20,7 +20,16 @@ from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.trace import CPU, GPU
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.run import Mode, Work, around, input_copy, kernel_us, launched, step_time
+from mini_engine.step.run import (
+    Mode,
+    Work,
+    around,
+    input_copy,
+    is_live,
+    kernel_us,
+    launched,
+    step_time,
+)
 
 COLOURS = {
     "engine": (GREY, "CPU: engine"),
@@ -78,15 +87,9 @@ def _with_ops(
 ) -> list[tuple[str, list[OpCost], Work]]:
     """kind, ops and work of each launch, in the order of `launched`."""
     groups: list[tuple[str, list[OpCost]]] = []
-    if mode == "full":
-        groups = [("graph", list(ops))]
-    else:
-        for splitting, group in groupby(ops, key=lambda op: op.splitting):
-            inside = list(group)
-            if mode == "eager" or splitting:
-                groups += [("launch", [op]) for op in inside]
-            else:
-                groups.append(("graph", inside))
+    for live, group in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
+        inside = list(group)
+        groups += [("launch", [op]) for op in inside] if live else [("graph", inside)]
     works = launched(ops, spec, mode)
     return [(kind, inside, work) for (kind, inside), work in zip(groups, works, strict=True)]
 
