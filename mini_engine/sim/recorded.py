@@ -38,15 +38,15 @@ NSYS = RECORDINGS / "sglang-h100-nsys.json"
 # write has "flash" in its name, and so has all that is FlashInfer's.
 KINDS: Mapping[str, str] = {
     "collective": r"all_?reduce|all_?gather|nccl",
-    "KV write": r"reshape_and_cache|store_kvcache|append_?paged_?kv|updatekvcache|kv_write",
-    "norm": r"norm(?!alize)|rsqrt",
-    "RoPE": r"rotary|rope",
-    "activation": r"act_and_mul|silu|gelu",
+    "KV write": r"reshape_and_cache|store_kvcache|append_?paged_?kv|updatekvcache|kv_write(?!_att)",
+    "norm": r"norm(?!alize|_copy|_qkv|_gate|_lm)|rsqrt",
+    "RoPE": r"rotary|rope(?!_kv)",
+    "activation": r"act_and_mul|(?<!up_)silu|gelu",
     "attention": r"attention|mha|flash|decodewithpagedkv|reduce_segments",
     "routing": r"topk|routing|bitmatrix|moe_forward|finalize",
-    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel|_proj|lm_head",
+    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel|_proj|lm_head|gate_up_silu",
     "quantise": r"quant",
-    "copy": r"memcpy|memset|copy|::direc|catarray|fillfunctor",
+    "copy": r"memcpy|memset|copy|::direc|catarray|fillfunctor|_to_(?:float|int)",
     "elementwise": r"elementwise|triton_poi",
     "reduction": r"reduce|scan|argmax|softmax|sort",
 }

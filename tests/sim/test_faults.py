@@ -104,12 +104,12 @@ class RebindsTheInput(ModelInputs):
 
 
 def test_an_input_rebound_instead_of_copied_replays_the_old_one() -> None:
-    """pytorch PR 137318: the graph reads the address it captured."""
+    """The graph reads the address it captured, not the one that the name has now."""
     assert served(full_engine(RebindsTheInput)) != EXPECTED
 
 
 def test_a_kept_output_is_overwritten_by_the_next_replay() -> None:
-    """pytorch PR 152914: a result must be read, or copied, before the graph runs again."""
+    """pytorch issue 148439: a result must be read, or copied, before the graph runs again."""
     device = small_device()
     runner = scaled(device)
     runner.capture()

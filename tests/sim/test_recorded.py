@@ -91,6 +91,9 @@ def test_the_three_shares_are_the_whole_time_of_the_gpu(name: str) -> None:
         ("gate_up_proj", "product"),  # and what our own kernels are called
         ("qk_norm_rope_kv_write", "KV write"),
         ("silu_mul", "activation"),
+        ("q_norm_copy", "copy"),
+        ("norm_gate_up_silu_mul", "product"),
+        ("rope_kv_write_attention", "attention"),
     ],
 )
 def test_a_kernels_name_tells_its_kind(kernel: str, kind: str) -> None:
