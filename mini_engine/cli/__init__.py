@@ -58,7 +58,7 @@ NEXT = {
     "crossover": ("ladder --batch 33", "16-when-none-of-this-helps"),
     "ladder": ("serve", "08-capture-sizes"),
     "capacity": ("crossover", "03-the-decode-step"),
-    "serve": ("ladder --histogram FILE", "10-continuous-batching"),
+    "serve": ("ladder --batch 33", "10-continuous-batching"),
     "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "14-measuring"),
     "bench": ("validate", "14-measuring"),
     "gpu": ("bench --plot out/gpu/bench.json", "15-to-the-floor"),

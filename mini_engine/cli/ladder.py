@@ -8,12 +8,7 @@ them cost padding. In mode FULL_AND_PIECEWISE each size is captured in pieces, o
 model has layers, for steps with prompts in them, and those up to --max-num-seqs once more whole,
 for steps that only decode.
 
-With the batch sizes that a server really ran, it also finds the ladder that would have padded
-least, and draws how padding falls as rungs are added. `serve --json` writes such a file, in which
-"steps_by_rows" maps the rows of a batch to the steps that had so many:
-
-  python -m mini_engine ladder --histogram serve.json
-
+`serve` replays requests, and says which ladder of as many rungs would have padded them least.
 Capture time and memory are predicted for --shape and --spec; none of it is measured.
 """
 
@@ -21,23 +16,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.files import read_object, typed
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.step.storage import stored_as
-
-SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     add("--max-capture-size", type=number, metavar="N", help="another ceiling")
     add("--batch", type=number, metavar="N", help="explain this decode batch")
-    histogram = "JSON: the steps that a server ran at each number of rows"
-    add("--histogram", type=Path, metavar="FILE", help=histogram)
     options.add_picture(parser, "out/ladder.png")
 
 
@@ -58,10 +45,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
     shape, spec = options.shape_and_spec(args)
-    histogram = read_histogram(args.histogram) if args.histogram else None
-    if histogram and (args.spec_tokens or args.mode == "NONE"):
-        useless = f"--spec-tokens {args.spec_tokens}" if args.spec_tokens else "--mode NONE"
-        raise ValueError(f"--histogram counts rows that a ladder pads: leave out {useless}")
     query_len = 1 + args.spec_tokens
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
@@ -85,21 +68,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not sizes:
         return result
     ladder, out = CaptureLadder(sizes), options.picture_of(args)
-    result["out"] = out
-    about = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}"
-    if not histogram:
+    if out:
         rows = (args.batch or 0) * query_len
         mark = rows if 1 <= rows <= ladder.top else None
-        if out:
-            plots.waste_by_batch(ladder, out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
-        return result
-    own, points = costs.point(ladder, histogram), costs.curve(histogram, len(ladder), ladder.top)
-    steps = sum(histogram.values())
-    if out:
-        caption = f"{plots.PREDICTED}: {about}; {steps:,} steps of the histogram given"
-        name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
-        plots.ladder_curve(points, out, caption=caption, reference=(name, own))
-    return result | {"padding": {"steps": steps, "this_ladder": own, "curve": points}}
+        about = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}"
+        plots.waste_by_batch(ladder, out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
+    return result | {"out": out}
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
@@ -127,24 +101,6 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Steps:
-    """What is read of the report of a server."""
-
-    steps_by_rows: dict[str, int]  # rows in a batch -> steps that had them
-
-
-def read_histogram(path: Path) -> dict[int, int]:
-    """Rows in a batch -> steps that had them. Raises ValueError, naming the bad entry."""
-    held = typed(Steps, read_object(path), str(path), more=True).steps_by_rows
-    for rows, steps in held.items():
-        if not rows.isdecimal() or steps < 1:
-            raise ValueError(
-                f"{path}: steps_by_rows: {rows:.20}: {steps}, expected numbers above 0"
-            )
-    return {int(rows): steps for rows, steps in held.items()}
-
-
 def show(result: dict[str, Any], console: Console) -> None:
     sizes, costs = result["capture_sizes"], result["costs"]
     runs = in_runs(sizes) or "no graphs: every step is eager"
@@ -170,29 +126,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"[bold]{explained['explanation']}[/bold]\n   when all decode: {explained['decode']}\n"
             f"   with a prompt among them: {explained['mixed']}\n"
         )
-    if histogram := result.get("padding"):
-        _show_histogram(histogram, console)
     if sizes:
         console.print(f"Picture: {result['out']}")
-
-
-def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
-    own, curve = histogram["this_ladder"], histogram["curve"]
-    wasted = own.waste.wasted_fraction
-    as_good = next((p for p in curve if p.waste.wasted_fraction <= wasted), curve[-1])
-    named = [("best of", p) for p in curve if len(p.ladder) in SHOWN or p in (as_good, curve[-1])]
-    named.append(("this", own))
-    columns: Columns = {
-        "rungs": lambda one: f"{one[0]} {len(one[1].ladder)}",
-        "padding": "{0[1].waste.wasted_fraction:.1%}",
-        "padded rows": "{0[1].waste.padded_rows:,}",
-        "eager steps": "{0[1].waste.eager_steps:,}",
-        "capture ms": lambda one: f"{one[1].capture_us / 1e3:,.0f}",
-        "graphs MiB": lambda one: f"{one[1].memory_bytes / 2**20:,.0f}",
-    }
-    bold = [i for i, (_, point) in enumerate(named) if point in (own, as_good)]
-    console.print(table(columns, named, title=f"{histogram['steps']:,} steps", bold=bold))
-    console.print(f"Best {len(as_good.ladder)} rungs: {in_runs(as_good.ladder)}")
 
 
 def in_runs(sizes: Sequence[int]) -> str:

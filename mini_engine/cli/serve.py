@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,9 +116,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         about = f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}"
         caption = f"{plots.PREDICTED}: {about}"
         plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
-    by_rows, by_mode = Counter[int](), report.steps_by_mode
-    for ran, (steps, _) in report.ran.items():
-        by_rows[ran.rows] += steps
+    by_mode = report.steps_by_mode
     # as sure as steps of the mode that most steps ran in
     p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)
     wall_s = time.perf_counter() - began
@@ -136,7 +133,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "arrival_times": trace.timed,
         **report.to_dict(),
         "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode),
-        "steps_by_rows": dict(sorted(by_rows.items())),  # what `ladder --histogram` takes
         "graphs": server.graph_costs,
         "optimal_ladder": saving,
         "wall_s": wall_s,

@@ -305,18 +305,6 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
     assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
 
 
-def test_the_ladder_command_reads_what_serve_prints(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    report = json_of(capsys, "serve")
-    assert sum(report["steps_by_rows"].values()) == report["steps"]
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(report))
-    out = str(tmp_path / "l.png")
-    words = ["ladder", "--histogram", str(path), "-o", out]
-    assert json_of(capsys, *words)["padding"]["steps"] == report["steps"]
-
-
 def test_serve_under_none_pays_with_its_latency(capsys: pytest.CaptureFixture[str]) -> None:
     eager = json_of(capsys, "serve", "--mode", "NONE")
     graphs = json_of(capsys, "serve", "--mode", "FULL_AND_PIECEWISE")

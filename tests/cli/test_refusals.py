@@ -50,12 +50,6 @@ REFUSED = [
     (f"ladder --batch {'9' * 4000}", "999"),
     ("ladder --max-num-seqs 1000000000", "1000000000"),
     ("ladder --mode SOMETIMES", "SOMETIMES"),
-    ("ladder --histogram h.json --spec-tokens 3", "--spec-tokens"),
-    ("ladder --histogram missing.json", "missing.json"),
-    ("ladder --histogram bad.json", "steps_by_rows"),
-    ("ladder --histogram empty.json", "empty.json"),
-    ("ladder --histogram /dev/zero", "/dev/zero"),
-    ("ladder --mode NONE --histogram h.json", "NONE"),
     ("ladder --capture-sizes 0,2", "0"),
     ("ladder --spec-tokens -1", "-1"),
     ("capacity --gpu nope", "nope"),
@@ -102,14 +96,11 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     Path("deep.json").write_text("[" * 60_000)
     Path("list.json").write_text("[]")
-    Path("bad.json").write_text('{"steps_by_rows": [1, 2]}')
-    Path("empty.json").write_text("{}")
     begin = {"ph": "B", "pid": 1, "tid": 1, "name": "k", "ts": 0}
     Path("none.json").write_text(json.dumps({"traceEvents": [begin]}))
     row = {"arrival_s": 0, "prompt_tokens": 10**14, "output_tokens": 3}
     Path("long.jsonl").write_text(json.dumps(row))
     Path("odd.csv").write_text("at,in,out\n1,5,many\n")
-    Path("h.json").write_text('{"steps_by_rows": {"33": 5}}')
     Path("latin1.txt").write_bytes("déjà".encode("latin-1"))
 
 

@@ -15,7 +15,6 @@ import pytest
 from mini_engine.cli import ladder, main
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import FOLDERS, load_spec
 from mini_engine.step.curves import crossover_batch
@@ -187,23 +186,6 @@ def test_a_capture_size_that_no_step_reaches_is_named(
 ) -> None:
     assert main(words.split()) == 0
     assert "9000" in capsys.readouterr().err
-
-
-def test_ladder_compares_with_the_best_ladders_of_a_histogram(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    histogram = {33: 100, 5: 20, 17: 7, 300: 1, 600: 2}
-    Path("h.json").write_text(json.dumps({"steps_by_rows": histogram}))
-    words = "ladder --histogram h.json --capture-sizes 8,32,512"
-    found, told = answer(capsys, words)["padding"], shown(capsys, words)
-    own = CaptureLadder([8, 32, 512])
-    waste = own.waste(histogram)
-    assert found["this_ladder"]["waste"]["padded_rows"] == waste.padded_rows
-    assert [len(point["ladder"]) for point in found["curve"]] == [1, 2, 3]
-    for point in found["curve"]:
-        assert point["ladder"] == [*optimal_ladder(histogram, len(point["ladder"]), top=own.top)]
-    assert "130 steps" in told
-    assert f"this 3 │ {waste.wasted_fraction:.1%} │ {waste.padded_rows:,} │ 2 │" in told
 
 
 def test_without_graphs_there_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
