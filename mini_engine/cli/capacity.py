@@ -10,11 +10,6 @@ Does a GGUF file fit an 8 GB card at 8k context? It goes by its mix (--quant q4_
 
   python -m mini_engine capacity --spec rtx4060 --shape qwen3-8b --file-gb 5.5 --context 8192
 
-What would a cache without pages cost, where every request gets a row of --context columns, and all
-of a batch wait for the longest answer?
-
-  python -m mini_engine capacity --batch 8 --trace
-
 No spec for your card? Say how much memory it has: --vram-gb 12. What the driver takes is then that
 of a known card. Sums, not measurements: engines differ in what they keep. The last line says what a
 step of --engine on --host, as one graph, is predicted to take beside its floor. With weights in few
@@ -24,8 +19,6 @@ bits such predictions are too short (see `validate`): widening small numbers is 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -33,28 +26,23 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import batch_defaults, default_capture_sizes
-from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.step.capacity import GIB, CapacityReport, capacity, check_context
+from mini_engine.step.capacity import GIB, capacity, check_context
 from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.run import step_time
 from mini_engine.step.storage import stored_as
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    options.add(parser, "shape", "spec", "stored", "columns", "context", context=4096)
+    options.add(parser, "shape", "spec", "stored", "context", context=4096)
     parser.set_defaults(spec=None)  # to know whether it was given beside --vram-gb
     add("--vram-gb", type=options.gigabytes, metavar="GB", help="memory, of a card without a name")
     add("--batch", type=options.between(1, 10**9, int), default=1, metavar="N", help="requests")
     size = "of the weights, instead of --quant: 1e9 bytes"
     add("--file-gb", type=options.gigabytes, metavar="GB", help=size)
     graphs = "full graphs are held for vLLM's decode sizes up to this (default: vLLM's on the card)"
-    without = "also what these requests cost a cache without pages, --context columns a row; "
-    without += "without FILE, those that `serve` replays"
-    add("--trace", type=Path, nargs="?", const=SHIPPED_TRACE, metavar="FILE", help=without)
     add("--max-num-seqs", type=options.step_tokens, metavar="N", help=graphs)
 
 
@@ -78,14 +66,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sizes = default_capture_sizes(args.max_num_seqs, defaults.max_num_batched_tokens)
     sizes = [size for size in sizes if size <= args.max_num_seqs]
 
-    def at(context: int) -> CapacityReport:
-        return capacity(
-            config, spec or args.vram_gb, context=context, batch=args.batch,
-            quant=args.quant or stored_as(config).quant, kv_dtype=stored.kv_dtype,
-            capture_sizes=sizes, weights_file=file_bytes,
-        )  # fmt: skip
-
-    report, predicted = at(args.context), None
+    report, predicted = capacity(
+        config, spec or args.vram_gb, context=args.context, batch=args.batch,
+        quant=args.quant or stored_as(config).quant, kv_dtype=stored.kv_dtype,
+        capture_sizes=sizes, weights_file=file_bytes,
+    ), None  # fmt: skip
     if spec and report.fits:  # one full graph
         ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
         itl_us = step_time(ops, spec, "full", args.batch).itl_us
@@ -100,34 +85,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "kv_dtype": stored.kv_dtype,
         "full_graphs": len(sizes),
         "report": report,
-        "without_pages": _without_pages(args, at) if args.trace else None,
         "predicted": predicted,
     }
 
 
-def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]) -> dict[str, Any]:
-    """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
-    trace = read_trace(args.trace, args.columns)
-    every = [(request.prompt_tokens, request.output_tokens) for request in trace]
-    held = [lengths for lengths in every if sum(lengths) <= args.context]
-    if not held:
-        raise ValueError(
-            f"{args.trace}: none of {len(every)} requests fits --context {args.context}: raise it"
-        )
-    read = masked_columns(iter(held), args.batch, args.context)
-    mean = at(-(-sum(map(sum, held)) // len(held)))
-    return {
-        "trace": args.trace,
-        "requests": len(held),
-        "too_long": len(every) - len(held),
-        **{f"{part}_bytes": n * mean.kv_bytes_per_token for part, n in vars(read).items()},
-        "mean_context": mean.context,
-        "max_batch_with_pages": mean.max_batch,
-    }
-
-
 def show(result: dict[str, Any], console: Console) -> None:
-    report, without = result["report"], result["without_pages"]
+    report = result["report"]
     console.print(
         f"[bold]{result['model']}[/bold] on {result['gpu']}: weights {result['quant']}, "
         f"cache {result['kv_dtype']}, batch {report.batch:,}, context {report.context:,}, "
@@ -147,19 +110,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"longest context of one request: {report.max_context:,} tokens{beyond}\n"
         f"largest batch at {report.context:,} tokens: {report.max_batch:,}\nfloor of ITL: {floor}"
     )
-    if without:
-        parts = [without[f"{part}_bytes"] for part in ("needed", "beyond", "ended")]
-        read, shares = sum(parts), [f"{part / max(1, sum(parts)):.0%}" for part in parts]
-        size = f"{read / 1e12:,.1f} TB" if read >= 1e12 else f"{read / 1e9:,.1f} GB"
-        console.print(
-            f"without pages, {without['requests']:,} requests of {without['trace'].name} in "
-            f"batches of {report.batch:,}: {size} of keys and values are read, {shares[0]} of "
-            f"them for a text, {shares[1]} behind one, {shares[2]} in rows that have ended; "
-            f"{without['too_long']:,} do not fit {report.context:,} columns\n"
-            f"with pages, at their {without['mean_context']:,} tokens on average, the largest "
-            f"batch is {without['max_batch_with_pages']:,}",
-            soft_wrap=True,
-        )
     if itl := result["predicted"]:
         console.print(
             f"one graph of {result['engine']} on the host {result['host']}, predicted: "

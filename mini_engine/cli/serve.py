@@ -64,8 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--share", type=options.share, metavar="0..1", help="(default: 1)")
     words = "what happens to K and V of a preempted request (default: recompute)"
     add("--preemption", choices=PREEMPTIONS, default="recompute", help=words)
-    words = "draw the rung histogram: .png, .svg or .pdf"
-    add("-o", "--out", type=options.picture, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -110,12 +108,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"{limits.block_size}, with room for an answer: raise --kv-blocks"
         )
     saving = optimal_ladder_saving(report, costs, server.dispatcher)
-    if args.out:
-        from mini_engine import plots  # importing matplotlib takes as long as running a trace
-
-        about = f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}"
-        caption = f"{plots.PREDICTED}: {about}"
-        plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
     by_mode = report.steps_by_mode
     # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded
     p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 
 
 from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.others import child, compare, sglang_engine
+from mini_engine.bench.others import child, compare, engines
 from mini_engine.bench.others.child import KINDS, NAMES, OURS, Job, gaps, prompts
 from mini_engine.bench.others.compare import leading
 from mini_engine.bench.rows import MEASURED, NOT_RUN
@@ -100,7 +100,7 @@ def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
     assert statistics.median(gaps_us) == pytest.approx(DECODE_US * (1 + together))
 
 
-@pytest.mark.parametrize("name", sglang_engine.LARGEST_GRAPH)
+@pytest.mark.parametrize("name", engines.LARGEST_GRAPH)
 @pytest.mark.usefixtures("stand_ins")
 def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
     arguments: Any = importlib.import_module("sglang.srt.server_args")
     monkeypatch.setattr(arguments, "ServerArgs", make_dataclass("ServerArgs", [(name, int)]))
     monkeypatch.setattr("sglang.Engine", lambda **words: given.update(words))
-    sglang_engine.Session(job("sglang", "here", batch=40))
+    engines.Sglang(job("sglang", "here", batch=40))
     assert {key: given[key] for key in given if "max_bs" in key} == {name: 40}
 
 

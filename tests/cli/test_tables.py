@@ -265,22 +265,3 @@ def test_does_the_file_fit_my_card_at_this_context(capsys: pytest.CaptureFixture
     assert by_size["kv_bytes_per_token"] * 2 == by_name["kv_bytes_per_token"]
     assert "weights a file of 5.5 GB" in shown(capsys, f"{words} --file-gb 5.5")
     assert not answer(capsys, f"{words} --quant q8_0")["report"]["fits"]
-
-
-def test_capacity_says_what_a_trace_would_cost_without_pages(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("three.jsonl").write_text(
-        "".join(
-            f'{{"arrival_s": 0, "prompt_tokens": {p}, "output_tokens": {n}}}\n'
-            for p, n in [(10, 3), (4, 2), (90, 20)]
-        )
-    )
-    words = "capacity --batch 2 --context 100 --trace three.jsonl"
-    rows, per_token = answer(capsys, words)["without_pages"], 114_688
-    assert (rows["requests"], rows["too_long"], rows["mean_context"]) == (2, 1, 10)
-    assert rows["needed_bytes"] == (11 + 12 + 5) * per_token
-    assert rows["beyond_bytes"] == (300 - 28) * per_token
-    assert rows["ended_bytes"] == 100 * per_token
-    told = shown(capsys, words)
-    assert "7% of them for a text, 68% behind one, 25% in rows that have ended" in told

@@ -38,14 +38,6 @@ PARTS = (
     "Check yourself",
     "The lab",
 )
-OLDER_PARTS = (  # of the chapters that are not yet rewritten
-    "Predict before you run",
-    "In vLLM, nano-vllm and SGLang",
-    "When it does not help",
-    "Check yourself",
-    "Misconceptions",
-    "Where to go next",
-)
 WORDS = (900, 4000)
 DEEPER_WORDS = (300, 2000)
 RUNNABLE = ("sh", "python")
@@ -123,8 +115,7 @@ def test_a_chapter_has_all_its_parts_in_order(chapter: Path) -> None:
     number = int(chapter.name[:2])
     assert re.match(rf"# {number}\. \S", text), "the title is '# N. Title'"
     headings = re.findall(r"^## (.+?)\s*$", prose(text), re.MULTILINE)
-    parts = PARTS if "The ledger" in headings else OLDER_PARTS
-    assert [h for h in headings if h in parts] == list(parts), headings
+    assert [h for h in headings if h in PARTS] == list(PARTS), headings
     self_checks = text.partition("\n## Check yourself")[2].partition("\n## ")[0]
     assert self_checks.count("<details>") == self_checks.count("</details>") == 3
     assert re.search(r"!\[[^\]]+\]\(figures/[\w-]+\.png\)", text), "a generated figure"

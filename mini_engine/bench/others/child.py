@@ -28,11 +28,11 @@ OURS = "launch-bound"
 EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
 KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
 KINDS = {  # engine: its adapter, what `import` looks for, how to install it
-    OURS: ("our_engine", "torch", "pip install 'torch>=2.11,<2.14'"),
-    "nano-vllm": ("nano_engine", "nanovllm",
+    OURS: ("Ours", "torch", "pip install 'torch>=2.11,<2.14'"),
+    "nano-vllm": ("Nano", "nanovllm",
                   "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git"),
-    "vllm": ("vllm_engine", "vllm", "pip install vllm"),
-    "sglang": ("sglang_engine", "sglang", "pip install 'sglang[all]'"),
+    "vllm": ("Vllm", "vllm", "pip install vllm"),
+    "sglang": ("Sglang", "sglang", "pip install 'sglang[all]'"),
 }  # fmt: skip
 NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
 
@@ -110,7 +110,8 @@ def answer(job: Job) -> dict[str, Any]:
         return {"not_run": f"{package} is not installed: {install}"}
     try:
         began = time.perf_counter()
-        session = importlib.import_module(f"mini_engine.bench.others.{adapter}").Session(job)
+        engines = importlib.import_module("mini_engine.bench.others.engines")
+        session = getattr(engines, adapter)(job)
         started = time.perf_counter() - began
         session.lap(prompts(job, 0))  # warms up: what is compiled, captured or allocated late
         gc.collect()

@@ -1,0 +1,190 @@
+"""The adapters: each loads an engine for a job, and times the tokens of a batch as its caller.
+
+`Adapter(job)` loads the model and captures its graphs. `lap(prompts)` runs one batch, and says when
+which token arrived. Written to the interfaces of the commits that each names, imported when needed:
+this runs under the Python of the other engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+
+from mini_engine.bench.others.child import Job, Lap, empty_lap
+
+BUDGET = 2048  # tokens of prompts in a step of ours
+LARGEST_GRAPH = ("cuda_graph_max_bs_decode", "cuda_graph_max_bs")  # SGLang's word of 2026, of 2025
+NEARLY_GREEDY, RUNG, MOST = 1e-5, 16, 512  # nano-vllm's
+
+
+class Ours:
+    """This engine, asked as the others are: what `generate` runs on this machine. A step ends when
+    its tokens have been read back, as for any caller."""
+
+    def __init__(self, job: Job) -> None:
+        import torch
+
+        from mini_engine.bench.decode_setup import BLOCK_SIZE
+        from mini_engine.cuda.generate import decoding_model, dtype_for, nearest_backend
+        from mini_engine.cuda.model import KVCache
+        from mini_engine.cuda.runner import TorchRunner
+        from mini_engine.cuda.weights import load_weights
+        from mini_engine.dispatch.default_ladder import default_capture_sizes
+        from mini_engine.dispatch.dispatcher import GraphDispatcher
+        from mini_engine.engine.batch import SchedulerLimits
+        from mini_engine.engine.engine import Engine
+        from mini_engine.model.config import ModelConfig
+
+        self.mode = torch.inference_mode()  # of the whole process, which runs nothing else
+        self.mode.__enter__()
+        config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
+        dtype, mode = dtype_for(backend, print), "NONE" if job.eager else "FULL_DECODE_ONLY"
+        weights = load_weights(config, job.model, backend.device, dtype)
+        limits = SchedulerLimits(
+            max_num_seqs=job.batch,
+            max_num_batched_tokens=BUDGET,
+            num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE),
+            block_size=BLOCK_SIZE,
+            max_model_len=job.room,
+        )
+        cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, backend.device, dtype)
+        sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
+        dispatcher = GraphDispatcher(mode, sizes, job.batch)
+        model = decoding_model(weights, cache, backend, 5, print)
+        runner = TorchRunner(model, limits, dispatcher, backend)
+        if runner.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
+        self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
+
+    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+        from mini_engine.engine.batch import Request
+
+        lap = empty_lap(len(prompts))
+        for index, prompt in enumerate(prompts):
+            self.engine.submit(Request(str(index), tuple(prompt), self.tokens))
+        while record := self.engine.step():
+            now = time.perf_counter()
+            for request, token in record.written:
+                lap.tokens[int(request.request_id)].append(token)
+                lap.times[int(request.request_id)].append(now)
+        return lap
+
+
+class Vllm:
+    """vLLM 0.33.0, and its V1 engine in 001999d (2025): `LLMEngine.step` hands over tokens, with
+    `RequestOutputKind.DELTA` those that are new. The engine itself works in another process, as it
+    does by default: a token's time holds the way from there."""
+
+    def __init__(self, job: Job) -> None:
+        vllm = importlib.import_module("vllm")
+        kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
+        self.engine = vllm.LLM(
+            model=job.model,
+            skip_tokenizer_init=True,
+            dtype="bfloat16",
+            max_model_len=job.room,
+            max_num_seqs=job.batch,
+            gpu_memory_utilization=job.memory,
+            enable_prefix_caching=False,
+            enforce_eager=job.eager,
+        ).llm_engine
+        self.params = vllm.SamplingParams(
+            temperature=0.0, max_tokens=job.tokens, ignore_eos=True, detokenize=False,
+            output_kind=kinds.DELTA,
+        )  # fmt: skip
+        self.laps = 0
+
+    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+        self.laps += 1
+        for index, prompt in enumerate(prompts):
+            words = {"prompt_token_ids": list(prompt)}
+            self.engine.add_request(f"{self.laps}-{index}", words, self.params)
+        lap = empty_lap(len(prompts))
+        while self.engine.has_unfinished_requests():
+            outputs = self.engine.step()
+            now = time.perf_counter()
+            for output in outputs:
+                index, new = int(output.request_id.split("-")[1]), output.outputs[0].token_ids
+                lap.tokens[index].extend(new)
+                lap.times[index].extend([now] * len(new))
+        return lap
+
+
+class Sglang:
+    """SGLang 18bfdd1 (2025) and 001067f (2026): `Engine.generate` streams a piece of one request
+    after the other, whose number is its "index" (`TokenizerManager._handle_batch_request`).
+    "completion_tokens" counts the tokens so far; "output_ids" ends with the new ones, whether a
+    version sends all or only those. The scheduler works in another process, and its pieces are
+    collected by an event loop here: where that comes late, several tokens are one piece."""
+
+    def __init__(self, job: Job) -> None:
+        known = importlib.import_module("sglang.srt.server_args").ServerArgs.__dataclass_fields__
+        self.engine = importlib.import_module("sglang").Engine(
+            model_path=job.model,
+            skip_tokenizer_init=True,
+            dtype="bfloat16",
+            context_length=job.room,
+            max_running_requests=job.batch,
+            mem_fraction_static=job.memory,
+            disable_radix_cache=True,
+            disable_cuda_graph=job.eager,
+            **{name: job.batch for name in LARGEST_GRAPH if name in known},
+        )
+        self.params = {"temperature": 0.0, "max_new_tokens": job.tokens, "ignore_eos": True}
+
+    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+        given = [list(prompt) for prompt in prompts]
+        lap = empty_lap(len(prompts))
+        pieces = self.engine.generate(input_ids=given, sampling_params=self.params, stream=True)
+        for piece in pieces:
+            now = time.perf_counter()
+            index = piece.get("index", 0)  # missing where a version unpacks a batch of one
+            tokens, times = lap.tokens[index], lap.times[index]
+            new = piece["meta_info"]["completion_tokens"] - len(tokens)
+            if new > 0:
+                tokens.extend(piece["output_ids"][-new:])
+                times.extend([now] * new)
+        return lap
+
+
+class Nano:
+    """nano-vllm bb823b3: `LLM.step` returns the requests that have ended, and a number: the tokens
+    of a prompt step, or minus the requests of a decode step. Tokens come out at the end only; but a
+    step waits for them, so its end is when they were there. It runs more than 512 requests eagerly,
+    and captures multiples of 16. It refuses temperature 0; at 1e-5 a token has to be within about
+    1e-4 of the best one to be drawn. Qwen3 only."""
+
+    def __init__(self, job: Job) -> None:
+        if job.batch > MOST and not job.eager:
+            raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
+        nano = importlib.import_module("nanovllm")
+        self.llm = nano.LLM(
+            job.model,
+            max_model_len=job.room,
+            max_num_seqs=-(-job.batch // RUNG) * RUNG,
+            gpu_memory_utilization=job.memory,
+            enforce_eager=job.eager,
+        )
+        self.params = nano.SamplingParams(
+            temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
+        )
+
+    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+        for prompt in prompts:
+            self.llm.add_request(list(prompt), self.params)
+        times: list[float] = []
+        ended: dict[int, list[int]] = {}
+        while not self.llm.is_finished():
+            outputs, count = self.llm.step()
+            now = time.perf_counter()
+            if count > 0:  # prompts: the last such step gives the last first token
+                times = [now]
+            elif -count == len(prompts):
+                times.append(now)
+            else:
+                raise ValueError(
+                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
+                )
+            ended.update({number: list(tokens) for number, tokens in outputs})
+        return Lap([times for _ in prompts], [ended[number] for number in sorted(ended)])
