@@ -8,7 +8,7 @@
 2. A decode step of a full-size model on one card and one host is predicted for transformers, for
    vLLM (or --engine) eagerly, piecewise and as one graph, and for this engine's own kernels. Each
    time has its interval; the nearest pair that somebody has measured stands beside them.
-3. Pictures and a trace go to --out.
+3. A picture and a trace go to --out.
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
-from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, predict
+from mini_engine.sim.predict import HF_EAGER, Prediction, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.step.curves import itl_curve
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import StepTime, step_time
 from mini_engine.validate.points import nearest_pair
@@ -58,7 +55,6 @@ COLUMNS: Columns = {
 }  # fmt: skip
 FILES = {
     "timeline.png": "CPU lane and GPU lane, eager above graph",
-    "crossover.png": "ITL against batch: where the gain of a graph ends",
     "trace.json": "the same steps, for https://ui.perfetto.dev",
 }
 NEXT = {
@@ -149,11 +145,6 @@ def draw(
     caption = f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
     caption += f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}."
     plots.timeline(timelines, out / "timeline.png", caption=caption)
-    top = LIMITS.max_num_seqs
-    ladder = CaptureLadder(default_capture_sizes(top, LIMITS.max_num_batched_tokens))
-    top = min(top, check_batch(shape, spec, batch, CONTEXT))
-    curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
-    plots.itl_curve(curve, out / "crossover.png")
 
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
