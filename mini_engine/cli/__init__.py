@@ -36,7 +36,7 @@ from mini_engine.cli.ending import CheckFailed, guarded
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
 COMMANDS = {
-    "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
+    "demo": "the main job: same text in every mode, where the time goes, a picture and a trace",
     "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
     "explain": "am I launch-bound? Where a measured step's time goes, and what a graph would save",
     "crossover": "ITL against batch: up to where does a graph pay?",

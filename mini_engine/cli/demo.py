@@ -8,7 +8,7 @@
 2. A decode step of a full-size model on one card and one host is predicted for transformers, for
    vLLM (or --engine) eagerly, piecewise and as one graph, and for this engine's own kernels. Each
    time has its interval; the nearest pair that somebody has measured stands beside them.
-3. Pictures and a trace go to --out.
+3. A picture and a trace go to --out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import CAPTURE_FACTOR
@@ -36,7 +34,6 @@ from mini_engine.sim.predict import HF_EAGER, Prediction, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import DeviceSpec, load_spec
-from mini_engine.step.curves import itl_curve
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import StepTime, step_time
@@ -61,7 +58,6 @@ COLUMNS: Columns = {
 }  # fmt: skip
 FILES = {
     "timeline.png": "CPU lane and GPU lane, eager above graph",
-    "crossover.png": "ITL against batch: where the gain of a graph ends",
     "trace.json": "the same steps, for https://ui.perfetto.dev",
 }
 NEXT = {
@@ -154,10 +150,6 @@ def draw(
     caption = f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
     caption += f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}."
     plots.timeline(timelines, out / "timeline.png", caption=caption)
-    ladder = CaptureLadder(default_capture_sizes(*spec.batch_defaults))
-    top = min(256, check_batch(shape, spec, batch, CONTEXT))
-    curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
-    plots.itl_curve(curve, out / "crossover.png")
 
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:

@@ -106,13 +106,12 @@ def test_the_demo_shows_the_measured_pair_that_is_nearest(
     assert "the fit, which has seen it" in told  # so it is no proof
 
 
-def test_the_demo_writes_two_pictures_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
+def test_the_demo_writes_a_picture_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
     out = demo[1]
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
-    for name in ("timeline.png", "crossover.png"):
-        data = (out / name).read_bytes()
-        assert data.startswith(b"\x89PNG")
-        assert len(data) > 20_000
+    data = (out / "timeline.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 20_000
     check_chrome_schema(json.loads((out / "trace.json").read_text()))
 
 
