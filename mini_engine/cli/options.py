@@ -24,6 +24,7 @@ from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 CARD = "h200"  # where --spec names none
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MOST = 10**15  # of a number
+NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
 
@@ -76,8 +77,7 @@ def columns(word: str) -> Columns:
     times = [key for key in named if key in units_us]
     if {*named} - {*times} != {"prompt", "new"} or len(times) > 1 or not all(named.values()):
         raise argparse.ArgumentTypeError(
-            f"{word!r:.60}: expected time=NAME,prompt=NAME,new=NAME, with time_ms= for "
-            "milliseconds, or without a time"
+            f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
         )
     time = times[0] if times else None
     return Columns(time and named[time], named["prompt"], named["new"], units_us[time or "time"])
@@ -107,48 +107,37 @@ def add(parser: argparse.ArgumentParser, *which: str, context: int = 1024) -> No
     """The shared options of these names: `add(parser, "shape", "spec", "stored")`."""
     cards, engines, hosts = (", ".join(names(kind)) for kind in ("card", "engine", "host"))
     or_file, as_is = "or a JSON file (default:", "(default: as the model is)"
-
-    def option(*flags: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return flags, how
-
-    every = {
-        "prompt": [option(
-            "--prompt", action="append", metavar="TEXT",
-            help="a prompt; give it again for more (default: five built-in ones)")],
-        "shape": [option(
-            "--shape", "--model", default="qwen3-0.6b", metavar="NAME",
-            help=f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: "
-            "qwen3-0.6b)")],
-        "spec": [  # the card, and what runs on it, and the CPU that feeds it
-            option("--spec", "--gpu", default=CARD, metavar="NAME",
-                   help=f"card: {cards}, {or_file} {CARD})"),
-            option("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)"),
-            option("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")],
-        "batch": [option(
-            "--batch", type=positive, default=1, metavar="N", help="requests (default: 1)")],
-        "context": [option(
-            "--context", type=positive, default=context, metavar="TOKENS",
-            help="of each request, this step's token included (default: %(default)s)")],
-        "columns": [option(
-            "--columns", type=columns, metavar="time=NAME,prompt=NAME,new=NAME",
-            help="names of the trace's columns; numbers are seconds, or milliseconds with "
-            "time_ms= (default: those of a trace that is known)")],
-        "limits": [
-            option("--max-num-seqs", type=step_tokens, metavar="N",
-                   help="requests that may run side by side (default: vLLM's on the card)"),
-            option("--max-num-batched-tokens", type=step_tokens, metavar="N",
-                   help="of a step: one of each running request, the rest for prompts (default: "
-                   "vLLM's on the card)")],
-        "stored": [
-            option("--quant", choices=FORMATS, metavar="NAME",
-                   help=f"of the weights: {', '.join(FORMATS)} {as_is}"),
-            option("--kv-dtype", choices=KV_DTYPE_BYTES, help=f"of the cache {as_is}")],
-        "mode": [option(
-            "--mode", default="FULL_AND_PIECEWISE", choices=[mode.name for mode in CUDAGraphMode],
-            help="how steps are launched (default: FULL_AND_PIECEWISE)")],
-    }  # fmt: skip
-    for name in which:
-        for flags, how in every[name]:
+    modes = [mode.name for mode in CUDAGraphMode]
+    prompt = "a prompt; give it again for more (default: five built-in ones)"
+    shape = f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: qwen3-0.6b)"
+    tokens = "of each request, this step's token included (default: %(default)s)"
+    named = "names of the trace's columns; numbers are seconds, or milliseconds with time_ms= "
+    named += "(default: those of a trace that is known)"
+    seqs = "requests that may run side by side (default: vLLM's on the card)"
+    budget = "of a step: one of each running request, the rest for prompts (default: vLLM's on it)"
+    word: dict[str, Any] = {"metavar": "NAME"}
+    number: dict[str, Any] = {"type": positive, "metavar": "N"}
+    limit: dict[str, Any] = {"type": step_tokens, "metavar": "N"}
+    every: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+        ("prompt", ("--prompt",), {"action": "append", "metavar": "TEXT", "help": prompt}),
+        ("shape", ("--shape", "--model"), {**word, "default": "qwen3-0.6b", "help": shape}),
+        ("spec", ("--spec", "--gpu"), {**word, "default": CARD,
+                                       "help": f"card: {cards}, {or_file} {CARD})"}),
+        ("spec", ("--engine",), {**word, "help": f"{engines}, {or_file} vllm)"}),
+        ("spec", ("--host",), {**word, "help": f"{hosts}, {or_file} the engine's usual one)"}),
+        ("batch", ("--batch",), {**number, "default": 1, "help": "requests (default: 1)"}),
+        ("context", ("--context",), {**number, "default": context, "help": tokens}),
+        ("columns", ("--columns",), {"type": columns, "metavar": NAMED, "help": named}),
+        ("limits", ("--max-num-seqs",), {**limit, "help": seqs}),
+        ("limits", ("--max-num-batched-tokens",), {**limit, "help": budget}),
+        ("stored", ("--quant",), {"choices": FORMATS, "metavar": "NAME",
+                                  "help": f"of the weights: {', '.join(FORMATS)} {as_is}"}),
+        ("stored", ("--kv-dtype",), {"choices": KV_DTYPE_BYTES, "help": f"of the cache {as_is}"}),
+        ("mode", ("--mode",), {"default": "FULL_AND_PIECEWISE", "choices": modes,
+                               "help": "how steps are launched (default: FULL_AND_PIECEWISE)"}),
+    ]  # fmt: skip
+    for name, flags, how in every:
+        if name in which:
             parser.add_argument(*flags, **how)
 
 

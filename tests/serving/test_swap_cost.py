@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from course.draw.ch10_swap import again_pays, cost
 from mini_engine.step.capacity import kv_bytes_per_token
 from mini_engine.step.kernels import StepShape
 
-CHAPTER = Path(__file__).parents[2] / "course" / "10-continuous-batching.md"
 SMALL = cost("qwen3-0.6b", "PCIe 5.0")
 
 
@@ -38,11 +36,8 @@ def test_computing_again_is_what_its_steps_take_beyond_the_decode_steps_in_their
     assert twice > 2 * SMALL.recompute_us(SMALL.budget)  # the second chunk attends to the first
 
 
-def test_the_crossovers_are_those_of_the_chapter() -> None:
+def test_over_pcie_computing_again_wins_for_short_texts_and_for_very_long_ones() -> None:
     first, last = again_pays("qwen3-0.6b", "PCIe 5.0")
-    text = " ".join(CHAPTER.read_text(encoding="utf-8").split())
-    assert f"over PCIe 5.0, it wins up to {first:,} tokens" in text
-    assert f"and again from {last:,} on" in text
     for model in ("qwen3-0.6b", "qwen3-8b"):
         assert again_pays(model, "NVLink-C2C") == ()
     assert SMALL.saves_us(first - 16) > 0 >= SMALL.saves_us(first)
