@@ -198,7 +198,8 @@ def throughput(path: Path) -> None:
     ) as figure:  # fmt: skip
         above, below = figure.subplots(2, 1, sharex=True)
         drawn = [(label, colour, "-", tokens_a_second(mode)) for mode, label, colour in lines]
-        for label, colour, style, points in [*drawn, ("recorded: Llama-3-8B, H100", BLACK, "o", recorded())]:
+        dots = ("recorded: Llama-3-8B, H100", BLACK, "o", recorded())
+        for label, colour, style, points in [*drawn, dots]:
             batches, each = zip(*points, strict=True)
             totals = [batch * one for batch, one in points]
             above.plot(batches, totals, style, color=colour, label=label)

@@ -126,7 +126,8 @@ def split(path: Path) -> None:
         (f"… in {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
         (f"… in {splits[4096]} splits", kv_heads * splits[4096]),
     ]
-    title = f"One query fills {rows[1][1]} to {rows[0][1]} of {sms} SMs; split, it fills {rows[2][1]}"
+    query, shared, parts, _ = (count for _, count in rows)
+    title = f"One query fills {shared} to {query} of {sms} SMs; split, it fills {parts}"
     caption = (
         f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
         "splits: for contexts up to 4,096."
