@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
 from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
-from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.recorded import anatomy, load_recording
@@ -22,8 +22,8 @@ from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
 
 LAUNCHES = 4
-COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
-LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it", "wait": "CPU waits"}
+COLOURS = {"launch": ORANGE, "kernel": BLUE}
+LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it"}
 MODELS = ("0.6b", "1.7b", "8b", "14b")
 RECORDED = {  # a piece of 300 µs of each, from here on
     "vllm-moe-eager": ("vLLM, a prompt of 888 tokens: the CPU is late", 43_120.0),
@@ -39,12 +39,11 @@ def double(out: np.ndarray, x: np.ndarray) -> None:
 
 
 def four_launches(floats: int) -> list[TraceEvent]:
-    """Four launches of plain PyTorch over arrays of so many floats, and a read-back."""
+    """Four launches of plain PyTorch over arrays of so many floats."""
     device = Device(load_spec("h200", engine="transformers"), record=True)
     x, out = device.empty(floats), device.empty(floats)
     for _ in range(LAUNCHES):
         device.launch(double, out, x)
-    device.read(out)
     return device.timeline
 
 
@@ -54,8 +53,8 @@ def two_clocks(path: Path) -> None:
     with canvas(
         path,
         (7.6, 6.6),
-        title="Short kernels wait for their orders, long ones make the CPU wait",
-        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back, H200.",
+        title="Short kernels wait for their orders, long ones for each other",
+        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch, H200.",
     ) as figure:
         key, above, below = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
         key.set_axis_off()
@@ -78,7 +77,8 @@ def boxes(axes: Axes, events: Sequence[TraceEvent], colours: dict[str, str]) -> 
     for event in events:
         low = 1.08 if event.lane == CPU else 0.08
         box = Rectangle((event.start_us, low), event.duration_us, 0.84)
-        box.set(facecolor=colours[event.category], edgecolor="white", linewidth=0.7)
+        colour = BLUE if event.lane == GPU else colours[event.category]
+        box.set(facecolor=colour, edgecolor="white", linewidth=0.7)
         axes.add_patch(box)
 
 
@@ -93,18 +93,21 @@ def lanes_of(axes: Axes, title: str, right_us: float, left_us: float = 0.0) -> N
 def lanes(path: Path) -> None:
     """A piece of two recorded steps: in one the CPU is late, in the other the GPU."""
     colours = {"host": ORANGE, "launch": VERMILION, "copy": VERMILION, "kernel": BLUE}
-    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel": BLUE}
+    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel or copy": BLUE}
     with canvas(
         path,
         (7.6, 6.4),
         title="Two profiles: holes between kernels, and no holes",
         caption="Recorded by others (TraceLens), with PyTorch's profiler: 300 µs of each step.",
     ) as figure:
-        key, *both = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
+        key, *both = figure.subplots(3, 1, height_ratios=[0.45, 1, 1])
         key.set_axis_off()
         key.legend(
-            handles=[Patch(color=colour, label=what) for what, colour in told.items()],
-            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
+            handles=[
+                *(Patch(color=colour, label=what) for what, colour in told.items()),
+                Patch(facecolor="white", edgecolor=GREY, label="CPU: Python itself"),
+            ],
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=13,
         )  # fmt: skip
         for axes, (name, (title, from_us)) in zip(both, RECORDED.items(), strict=True):
             events = [
@@ -113,7 +116,7 @@ def lanes(path: Path) -> None:
                 if from_us - 100 < e.start_us < from_us + PIECE_US and e.category in colours
             ]
             host_first = sorted(events, key=lambda e: e.category != "host")
-            boxes(axes, host_first, colours | {"copy": VERMILION})
+            boxes(axes, host_first, colours)
             lanes_of(axes, title, PIECE_US)
         both[0].tick_params(axis="x", labelbottom=False)
         both[1].set_xlabel("µs")
