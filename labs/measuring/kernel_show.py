@@ -22,7 +22,7 @@ from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.engine.generation import SHIPPED
 
 PROMPT = "Return the"
-OPS = "norm activation rope attention linear head sample pick fused_attention prefill"
+OPS = "norm activation rope attention linear head pick fused_attention prefill"
 
 
 def lane(watch: Watch, program: Program) -> str:

@@ -306,7 +306,7 @@ def test_the_lines_are_the_curve_in_ms(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("curve", "says"),
     [
-        (CURVE, "launch-bound below a batch of 10"),
+        (CURVE, "launch-bound below a batch of 8"),
         (curve(card="h200"), "launch-bound at every batch"),
         (curve(card="rtx4070", engine="transformers", host="desktop-2025"), "never launch-bound"),
     ],
