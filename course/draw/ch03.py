@@ -83,8 +83,8 @@ def layer(path: Path) -> None:
     first, last = (stored[n] - TOLD.index("store k and v") for n in (LAYER, LAYER + 1))
     took = [event.duration_us for event in kernels[first:last]]
     kinds = {"product": BLUE, "attention": SKY}
-    colours = [kinds.get(kind_of(event.name), VERMILION) for event in kernels[first:last]]
-    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == VERMILION)
+    colours = [kinds.get(kind_of(event.name), GREY) for event in kernels[first:last]]
+    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == GREY)
     with canvas(
         path,
         (7.6, 7.6),
@@ -102,7 +102,7 @@ def layer(path: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlim=(0, 75), xlabel="µs")
         axes.grid(visible=False, axis="y")
-        told = {"read a matrix": BLUE, "read the cache": SKY, "read little": VERMILION}
+        told = {"read a matrix": BLUE, "read the cache": SKY, "read little": GREY}
         axes.legend(
             handles=[Patch(color=colour, label=what) for what, colour in told.items()],
             loc="upper right",

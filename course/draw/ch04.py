@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
 from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PREDICTED, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.recorded import anatomy, load_recording
@@ -22,7 +22,7 @@ from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
 
 LAUNCHES = 4
-COLOURS = {"launch": ORANGE, "kernel": BLUE}
+COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
 LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it"}
 MODELS = ("0.6b", "1.7b", "8b", "14b")
 RECORDED = {  # a piece of 300 µs of each, from here on
@@ -39,17 +39,21 @@ def double(out: np.ndarray, x: np.ndarray) -> None:
 
 
 def four_launches(floats: int) -> list[TraceEvent]:
-    """Four launches of plain PyTorch over arrays of so many floats."""
+    """Four launches of plain PyTorch over arrays of so many floats, and a read-back."""
     device = Device(load_spec("h200", engine="transformers"), record=True)
     x, out = device.empty(floats), device.empty(floats)
     for _ in range(LAUNCHES):
         device.launch(double, out, x)
+    device.read(out)
     return device.timeline
 
 
 def two_clocks(path: Path) -> None:
     """The same four launches of a short kernel and of a long one."""
-    small, large = four_launches(2**20), four_launches(2**24)
+    small, large = (
+        [event for event in four_launches(floats) if event.category in LABELS]
+        for floats in (2**20, 2**24)
+    )
     with canvas(
         path,
         (7.6, 6.6),
@@ -59,7 +63,7 @@ def two_clocks(path: Path) -> None:
         key, above, below = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
         key.set_axis_off()
         key.legend(
-            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
             loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
         )  # fmt: skip
         right_us = max(event.end_us for event in large) * 1.04
