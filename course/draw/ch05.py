@@ -44,12 +44,10 @@ from mini_engine.step.cards import load_spec
 
 CONTEXT = 512
 LABELS = {
-    "launch": "CPU: a launch each",
-    "host": "CPU: records, instantiates",
-    "graph": "CPU: launches the graph",
-    "wait": "CPU: waits",
-    "kernel": "GPU: kernel launched alone",
-    "node": "GPU: kernel in the graph",
+    "launch": "CPU launches each kernel",
+    "host": "CPU records and prepares",
+    "graph": "CPU launches the graph",
+    "kernel": "GPU works",
 }
 COLOURS = {
     "launch": ORANGE,
@@ -58,7 +56,7 @@ COLOURS = {
     "graph": VERMILION,
     "wait": PALE,
     "kernel": BLUE,
-    "node": SKY,
+    "node": BLUE,
 }
 
 
@@ -118,18 +116,16 @@ def life(path: Path) -> None:
         f"Replay: one call of {rung.launch_us:.1f} µs for {rung.nodes} kernels"
     )
     caption = (
-        f"{PREDICTED}: one rung (batch 1) of qwen3-0.6b as one graph, with the CPU time of "
-        f"{spec.engine} on a usual server and the simulated {spec.name}. In the warm-up a launch "
-        f"takes the CPU {spec.cpu_op_us:.0f} µs and most kernels about {usual:.0f}, so that the "
-        f"GPU is nearly idle. The replays have {CONTEXT} tokens of context. What an engine does "
-        "between two steps is left out."
+        f"{PREDICTED}: our simulated engine with its {rung.nodes} kernels, Qwen3-0.6B for one "
+        f"request on an H200. A kernel takes about {usual:.0f} µs and its launch "
+        f"{spec.cpu_op_us:.0f}, so the GPU is nearly idle in the warm-up. Pale: the CPU waits."
     )
-    with canvas(path, (13, 5.6), title=title, caption=caption) as figure:
-        key, axes = figure.subplots(2, 1, height_ratios=[0.36, 1])
+    with canvas(path, (8, 5.6), title=title, caption=caption) as figure:
+        key, axes = figure.subplots(2, 1, height_ratios=[0.3, 1])
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
-            loc="upper left", ncols=3, borderaxespad=0,
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1,
         )  # fmt: skip
         lanes(axes, rung.events)
         *once, first, last = rung.phases
@@ -179,47 +175,41 @@ def addresses(path: Path) -> None:
     rebound = device.upload(np.full(4, 5, np.float32))
     (node,) = graph.nodes
     cells = [
-        (x, "1 1 1 1", "what x named while capturing"),
+        (x, "1 1 1 1", "x during the capture"),
         (y, "2 2 2 2", "the output"),
-        (rebound, "5 5 5 5", "where x points after x = ..."),
+        (rebound, "5 5 5 5", "x after x = fives"),
     ]
     title = "The name x has moved on; the graph still reads the address it was given"
-    caption = (
-        "The chapter's worked example: addresses and contents as the simulated device has them "
-        "after x was rebound and the graph replayed."
-    )
-    with canvas(path, (13, 4.6), title=title, caption=caption) as figure:
+    caption = "The simulated device after x was bound anew and the graph replayed."
+    with canvas(path, (8, 5), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
-        axes.set(xlim=(0, 13), ylim=(-0.35, 3.45))
-        for text, at in (
-            ("Python names", 1.2),
-            ("device memory", 6.0),
-            ("node in the graph", 11.2),
-        ):
-            axes.text(at, 3.4, text, ha="center", va="top", weight="bold")
+        axes.set(xlim=(0, 8), ylim=(-0.3, 3.45))
+        for text, at in (("names", 0.4), ("memory of the GPU", 3.45), ("node of the graph", 6.75)):
+            axes.text(at, 3.4, text, ha="center", va="top", weight="bold", size=15)
         for row, (buffer, contents, what) in enumerate(cells):
             _cell(axes, 2.3 - row, buffer, contents, what)
-        axes.text(1.2, 0.55, "x", size=22, ha="center", va="center", family="monospace")
-        axes.text(1.2, 1.55, "y", size=22, ha="center", va="center", family="monospace")
-        _arrow(axes, (1.5, 0.55), (4.0, 0.55), BLUE)
-        _arrow(axes, (1.5, 1.55), (4.0, 1.55), BLUE)
-        axes.text(1.2, 2.55, "x", size=22, ha="center", va="center", family="monospace", color=GREY)
-        _arrow(axes, (1.5, 2.55), (4.0, 2.55), GREY, style="--")
-        axes.text(2.7, 2.66, "until the rebind", ha="center", va="bottom", color=GREY, size=13)
-        axes.add_patch(Rectangle((9.7, 1.15), 3.0, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
-        lines = [f"kernel  {node.label}", f"in   {node.buffers[1].address:#x}"]
-        lines += [f"out  {node.buffers[0].address:#x}", f"by   {node.scalars['by']}"]
-        axes.text(9.85, 2.05, "\n".join(lines), va="center", family="monospace", size=13)
-        _arrow(axes, (8.0, 2.55), (9.7, 2.45), VERMILION)
-        _arrow(axes, (9.7, 1.6), (8.0, 1.55), VERMILION)
+        for name, height, colour in (("x", 0.55, BLUE), ("y", 1.55, BLUE), ("x", 2.55, GREY)):
+            axes.text(
+                0.4, height, name, size=22, ha="center", va="center", family="monospace",
+                color=GREY if colour == GREY else BLACK,
+            )  # fmt: skip
+            style = "--" if colour == GREY else "-"
+            _arrow(axes, (0.6, height), (1.95, height), colour, style=style)
+        axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=GREY, size=14)
+        axes.add_patch(Rectangle((5.55, 1.15), 2.45, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
+        lines = [f"kernel {node.label}", f"in  {node.buffers[1].address:#x}"]
+        lines += [f"out {node.buffers[0].address:#x}", f"by  {node.scalars['by']}"]
+        axes.text(5.65, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
+        _arrow(axes, (4.95, 2.55), (5.55, 2.45), VERMILION)
+        _arrow(axes, (5.55, 1.6), (4.95, 1.55), VERMILION)
 
 
 def _cell(axes: Axes, bottom: float, buffer: Buffer, contents: str, what: str) -> None:
-    axes.add_patch(Rectangle((4.0, bottom), 4.0, 0.5, facecolor="#F4F4F4", edgecolor=GREY))
+    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.5, facecolor="#F4F4F4", edgecolor=GREY))
     text = f"{buffer.address:#x}: {contents}"
-    axes.text(6.0, bottom + 0.25, text, ha="center", va="center", family="monospace", size=13)
-    axes.text(6.0, bottom - 0.04, what, ha="center", va="top", size=12, color="#404040")
+    axes.text(3.45, bottom + 0.25, text, ha="center", va="center", family="monospace", size=14)
+    axes.text(3.45, bottom - 0.04, what, ha="center", va="top", size=14, color="#404040")
 
 
 def _arrow(
@@ -240,7 +230,7 @@ def _arrow(
 
 def branches(path: Path) -> None:
     """Four kernels in a row, and the same four with a second stream for one of them."""
-    title = "A fork lets two kernels run at once, and the graph is a kernel shorter"
+    title = "A fork lets two kernels run at once, and the graph ends one kernel earlier"
     caption = "Drawn for kernels of equal length that leave most of the GPU idle."
     rows = {"one stream": 2.6, "main stream": 1.3, "side stream": 0.0}
     with canvas(path, (9, 5.2), title=title, caption=caption) as figure:

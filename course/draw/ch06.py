@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
 
-FAULTS = (  # who reads or writes, what it found at the capture, what it finds at the replay
-    ("a padded row", "writes to", "nobody's slot", "Ann's slot"),
-    ("a stale pointer", "points to", "the workspace", "somebody's tensor"),
-    ("an input rebound", "reads", "the new ids", "the old ids"),
-    ("a warm-up", "leaves", "count = 0", "count = 1"),
-    ("a baked scalar", "multiplies by", "2, the setting", "2; set to 100"),
-    ("a kept output", "shows", "step 1", "step 2"),
-    ("a kernel outside", "computed from", "today's input", "the first input"),
-    ("a gap in the ladder", "holds", "16 requests", "none of 17"),
+FAULTS = (  # what its author took for granted, and what a replay meets
+    ("a padded row", "It writes to a slot that nobody owns.", "The slot belongs to Ann now."),
+    ("a stale pointer", "The workspace lies at this address.", "Another one's tensor lies there."),
+    ("an input rebound", "The name stands for this tensor.", "It stands for another one."),
+    ("a warm-up that changed state", "The count is still 0.", "The count is 1 too high."),
+    ("a baked scalar", "The setting is 2.", "It is 100, and the graph uses 2."),
+    ("a kept output", "The tensor holds the result of step 1.", "It holds that of step 2."),
+    ("a kernel left outside", "Every kernel is in the list.", "One never runs again."),
+    ("a gap in the ladder", "No batch has more than 16 rows.", "One has 17, and finds no graph."),
 )
-COLUMNS = (0.0, 3.1, 6.0)
+COLUMNS = (0.0, 2.05, 5.3)
 
 
 def faults(path: Path) -> None:
     """A row for each fault: what its author believed, and what the replay meets."""
     with canvas(
         path,
-        (9, 7.6),
+        (8, 7.8),
         title="Eight times the recording was right, and then the world moved",
         caption="Drawn: what the author of each fault took for granted, and what a replay meets.",
     ) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
         top = len(FAULTS)
-        axes.set(xlim=(0, 8.9), ylim=(-0.1, top + 0.75))
-        for x, head in zip(COLUMNS, ("fault", "was believed to be", "a replay meets"), strict=True):
-            axes.text(x, top + 0.35, head, weight="bold", va="center")
-        for row, (fault, does, before, after) in enumerate(FAULTS):
+        axes.set(xlim=(0, 8), ylim=(-0.1, top + 0.75))
+        for x, head in zip(COLUMNS, ("fault", "at the capture", "at a replay"), strict=True):
+            axes.text(x, top + 0.35, head, weight="bold", va="center", size=15)
+        for row, (fault, before, after) in enumerate(FAULTS):
             middle = top - row - 0.5
-            axes.text(0, middle + 0.17, fault, va="center", weight="bold", size=14)
-            axes.text(0, middle - 0.19, does, va="center", size=14)
+            axes.text(0, middle, fill(fault, 15), va="center", weight="bold", size=14)
             _box(axes, COLUMNS[1], middle, before, BLUE)
             _box(axes, COLUMNS[2], middle, after, VERMILION)
             axes.add_patch(
                 FancyArrowPatch(
-                    (5.65, middle), (6.0, middle), arrowstyle="-|>", mutation_scale=16, color=BLACK
+                    (4.75, middle), (5.3, middle), arrowstyle="-|>", mutation_scale=16, color=BLACK
                 )
             )
 
 
 def _box(axes: Axes, left: float, middle: float, text: str, colour: str) -> None:
     axes.add_patch(
-        Rectangle((left, middle - 0.34), 2.55, 0.68, facecolor="white", edgecolor=colour, lw=2.5)
+        Rectangle((left, middle - 0.4), 2.7, 0.8, facecolor="white", edgecolor=colour, lw=2.5)
     )
-    axes.text(left + 1.27, middle, text, ha="center", va="center", size=14)
+    axes.text(left + 0.12, middle, fill(text, 24), va="center", size=14)
 
 
 FIGURES = {"06-eight-faults.png": faults}

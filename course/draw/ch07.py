@@ -41,16 +41,17 @@ def work(path: Path) -> None:
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     cached = [step_ops(config, StepShape.decode(1, n), spec.ops) for n in CONTEXTS]
     again = [step_ops(config, StepShape.mixed([n], [n]), spec.ops) for n in CONTEXTS]
-    title = "With a cache, the next token costs attention O(n) and all else O(1)"
+    title = "With a cache, attention costs a token O(n) and all else O(1)"
     caption = (
-        "Left: counted from the op list of qwen3-0.6b, batch 1. Right: predicted for one "
-        f"{spec.name} and {spec.engine}, not measured; all arithmetic is taken at "
-        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, as large products reach "
-        "it, which flatters the line without a cache."
+        "Above: counted for qwen3-0.6b, one request. Below: predicted for one "
+        f"{spec.name} and {spec.engine}, not measured, with all arithmetic at "
+        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, which flatters the line "
+        "without a cache."
     )
-    with canvas(path, (12, 6), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2)
-        for ops, colour, name in ((again, VERMILION, "no cache"), (cached, BLUE, "cache")):
+    with canvas(path, (8, 10), title=title, caption=caption) as figure:
+        left, right = figure.subplots(2, 1)
+        ways = ((again, VERMILION, "without a cache"), (cached, BLUE, "with a cache"))
+        for ops, colour, name in ways:
             left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
             left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
             gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
@@ -59,20 +60,19 @@ def work(path: Path) -> None:
                 name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
                 ha="right", color=colour, weight="bold",
             )  # fmt: skip
-        for ops, colour, slope in ((again, VERMILION, ("n²", "n")), (cached, BLUE, ("n", "1"))):
-            _name(
-                left, _gflop(ops, attention=True), f"attention: O({slope[0]})", colour, below=True
-            )
-            _name(left, _gflop(ops, attention=False), f"all else: O({slope[1]})", colour)
+        slopes = ((again, VERMILION, "no cache", "n²", "n"), (cached, BLUE, "cache", "n", "1"))
+        for ops, colour, name, steep, flat in slopes:
+            attention, rest = (_gflop(ops, attention=which) for which in (True, False))
+            _name(left, attention, f"{name}, attention: O({steep})", colour, below=True)
+            _name(left, rest, f"{name}, all else: O({flat})", colour)
         right.annotate(
             f"the course's step:\nn = {RUNNING}", (RUNNING, 100), xytext=(8, 0),
-            textcoords="offset points", size=13, color=GREY,
+            textcoords="offset points", size=14, color=GREY,
         )  # fmt: skip
-        _axes(left, "arithmetic of one token (GFLOP)")
-        left.set_title("red: no cache · blue: cache")
-        _axes(right, "GPU at work for one token (ms)")
-        right.set_ylim(None, 600)  # room for the name of the upper line
-        right.set_title("the same step, in time")
+        _axes(left, "arithmetic (GFLOP)")
+        _axes(right, "time of the GPU (ms)")
+        left.set_ylim(0.003, None)  # room for the name of the lowest line
+        right.set_ylim(None, 600)  # and of the upper line
 
 
 def _gflop(steps: list[list[OpCost]], *, attention: bool) -> list[float]:
@@ -113,14 +113,12 @@ def layouts(path: Path) -> None:
     paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
     title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
     caption = (
-        f"Drawn from mini_engine/engine/blocks.py: requests that grow in turns, blocks of "
-        f"{BLOCK_SIZE} "
-        f"tokens, contexts of up to {LONGEST}. Each small box is one row: K and V of one token in "
-        "one layer. Pale: reserved and empty. Block 0 is nobody's: padded rows of a graph write "
-        "there."
+        f"Four requests grow in turns; blocks of {BLOCK_SIZE} tokens, texts of up to {LONGEST}. "
+        "A small box is one row: key and value of one token in one layer. Pale: reserved and "
+        "empty. White: free."
     )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
+    with canvas(path, (9, 8.6), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1, 1.5])
         _padded(above, lengths)
         _paged(below, pool, lengths)
 
@@ -131,7 +129,7 @@ def _padded(axes: Axes, lengths: dict[str, int]) -> None:
             _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
     axes.set_title(f"padded: {LONGEST} rows for each request, at a fixed place")
-    _blank(axes, (-3, LONGEST + 1), (-len(lengths) + 0.8, 1.2))
+    _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
 
 
 def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
@@ -150,19 +148,19 @@ def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
     for slot in range(NUM_BLOCKS * BLOCK_SIZE):
         block, offset = divmod(slot, BLOCK_SIZE)
         column, line = block % per_line, block // per_line
-        x = column * (BLOCK_SIZE + 1) * 0.66 + offset * 0.66
-        _cell(axes, x, -1.8 * line, GREY if block == NULL_BLOCK else colour(slot), 0.66)
+        x = column * (BLOCK_SIZE + 0.4) + offset
+        _cell(axes, x, -1.9 * line, GREY if block == NULL_BLOCK else colour(slot))
         if offset == 0:
             said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
             note = f"block {block}{said.get(block, '')}"
-            axes.text(x, -1.8 * line + 0.95, note, size=12.5, va="bottom")
-    lines = [f"{n}: {list(pool.block_table(n))}" for n in lengths]
-    right = per_line * (BLOCK_SIZE + 1) * 0.66 + 1
-    axes.text(right, 1.5, "block tables", weight="bold", va="top")
-    for i, (name, text) in enumerate(zip(lengths, lines, strict=True)):
-        axes.text(right, 0.55 - 1.05 * i, text, color=COLOURS[name], weight="bold", va="top")
+            axes.text(x, -1.9 * line + 0.9, note, size=13, va="bottom")
+    axes.text(-0.8, -5.2, "block tables", weight="bold", va="top", size=14)
+    for i, name in enumerate(lengths):
+        said = f"{name}: {', '.join(map(str, pool.block_table(name)))}"
+        at = i * (BLOCK_SIZE + 0.4)
+        axes.text(at, -6.2, said, color=COLOURS[name], weight="bold", va="top", size=15)
     axes.set_title("paged: blocks from one pool, found through a table")
-    _blank(axes, (-3, LONGEST + 1), (-4.0, 1.6))
+    _blank(axes, (-3, LONGEST + 1.5), (-7.4, 1.8))
 
 
 def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> None:

@@ -124,7 +124,7 @@ def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     ways = (
         ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
         ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool, largest first", ladder[::-1], True, BLUE, "-", (17.5, 215)),
+        ("one pool,\nlargest first", ladder[::-1], True, BLUE, "-", (31, 215)),
     )
     for name, order, share, colour, style, at in ways:
         line = np.cumsum(captured(ladder, order, share=share)[1])

@@ -92,7 +92,7 @@ def _legend(axes: Axes) -> None:
     shown = [
         (PREFILL, "prompt, or a chunk of it"),
         (DECODE, "decode"),
-        (WAITING, "waits"),
+        (WAITING, "waits for a seat"),
         (MODE_COLOURS["full"], "FULL"),
         (MODE_COLOURS["piecewise"], "PIECEWISE"),
     ]
@@ -143,7 +143,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
                 boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
             colour = COLOURS.get(category, (PALE, ""))[0]
             axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
-    axes.set_title("CPU: grey engine, orange launches, pale waiting · GPU: kernels", pad=4)
+    axes.set_title("CPU: orange launches, grey engine, pale idle", pad=4)
     axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
     axes.set_ylim(-0.1, 1.9)
     axes.tick_params(axis="y", length=0)
@@ -194,11 +194,12 @@ def throughput(path: Path) -> None:
         title=f"{MANY} readers in one batch: {gain:.0f} times the tokens, and each still gets "
         f"{gain / MANY:.0%} of the speed",
         caption="Lines, predicted: Qwen3-0.6B on an H200, 512 tokens of context. Dots, recorded by "
-        "ml-energy: Llama-3-8B, vLLM 0.11, H100.",
+        "ml-energy: Llama-3-8B, vLLM 0.11 with graphs.",
     ) as figure:  # fmt: skip
         above, below = figure.subplots(2, 1, sharex=True)
         drawn = [(label, colour, "-", tokens_a_second(mode)) for mode, label, colour in lines]
-        for label, colour, style, points in [*drawn, ("recorded", BLACK, "o", recorded())]:
+        dots = ("recorded: Llama-3-8B, H100", BLACK, "o", recorded())
+        for label, colour, style, points in [*drawn, dots]:
             batches, each = zip(*points, strict=True)
             totals = [batch * one for batch, one in points]
             above.plot(batches, totals, style, color=colour, label=label)

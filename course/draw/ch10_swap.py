@@ -52,14 +52,15 @@ def again_pays(model: str, link: str) -> tuple[int, ...]:
 
 def crossover(path: Path) -> None:
     """Both costs by the tokens in the cache: a panel a model, a line a link."""
-    first, last = again_pays("qwen3-0.6b", "PCIe 5.0")
+    first, last = (round(edge, -3) for edge in again_pays("qwen3-0.6b", "PCIe 5.0"))
     with canvas(
         path,
         (8.6, 6.4),
-        title=f"Over PCIe 5.0, computing again wins from {first:,} to {last:,} tokens of a small "
-        "model, and hardly ever for a large one",
+        title=f"Over PCIe 5.0, computing again wins from about {first:,.0f} to {last:,.0f} "
+        "tokens of a small model, and hardly ever for a large one",
         caption=f"Predicted: a request preempted on an H200, steps of up to {BUDGET:,} tokens, "
-        f"blocks of {BLOCK}, out and in again. Grey: computing takes less than PCIe 5.0.",
+        f"blocks of {BLOCK}, out and in again. Computing: what it adds to steps that decode. "
+        "Grey: it takes less than PCIe 5.0.",
     ) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, (model, words) in zip((left, right), MODELS.items(), strict=True):
@@ -81,7 +82,7 @@ def _panel(axes: Axes, model: str) -> None:
         axes.plot(TOKENS, ms, "--", color=colour, label=f"swap over {link}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks([64, 512, 4096, 32768], ["64", "512", "4,096", "32,768"])
+    axes.set_xticks([128, 1024, 8192], ["128", "1,024", "8,192"])
     axes.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     axes.set_xlim(TOKENS[0], TOKENS[-1])
     axes.set_ylim(0.03, 60_000)

@@ -73,7 +73,7 @@ def traffic(path: Path) -> None:
             axes.set_title(name)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
-            axes.set_xticks(LENGTHS[::4], [f"{n:,}" for n in LENGTHS[::4]])
+            axes.set_xticks(LENGTHS[2::4], [f"{n:,}" for n in LENGTHS[2::4]])
             axes.set_xticks([], minor=True)
             axes.set_xlabel("n keys")
         left.set_ylabel("bytes through HBM (MB)")
@@ -126,7 +126,8 @@ def split(path: Path) -> None:
         (f"… in {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
         (f"… in {splits[4096]} splits", kv_heads * splits[4096]),
     ]
-    title = f"One query fills {rows[0][1]} of {sms} SMs; split, it fills {rows[2][1]}"
+    query, shared, parts, _ = (count for _, count in rows)
+    title = f"One query fills {shared} to {query} of {sms} SMs; split, it fills {parts}"
     caption = (
         f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
         "splits: for contexts up to 4,096."

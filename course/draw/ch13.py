@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
-from course.draw.ch11 import CONFIG, DECODE, draw_lanes, lanes, legend
+from course.draw.ch11 import CONFIG, DECODE, Box, draw_lanes, lanes, legend
 from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import step_ops
@@ -18,8 +19,17 @@ WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and c
     ("both", "torch-compile", "full"),
 )
 SHOWN = {  # the kinds of `lanes`, fewer
-    "graph": "launch", "copy": "wait", "product": "other", "attention": "other"
+    "graph": "launch", "copy": "wait", "host": "launch", "product": "other", "attention": "other"
 }  # fmt: skip
+
+
+def joined(boxes: list[Box]) -> list[Box]:
+    """The CPU's boxes of one kind in a row as one, lest thin ones look pale."""
+    rows = [box for box in boxes if box.lane == "GPU"]
+    for _, run in groupby((b for b in boxes if b.lane == "CPU"), key=lambda box: box.kind):
+        of = list(run)
+        rows.append(replace(of[0], end_us=of[-1].end_us))
+    return rows
 
 
 def fuse_or_replay(path: Path) -> None:
@@ -37,20 +47,15 @@ def fuse_or_replay(path: Path) -> None:
             boxes = [
                 replace(box, kind=SHOWN.get(box.kind, box.kind)) for box in lanes(ops, spec, mode)
             ]
-            draw_lanes(axes, boxes, scale=1e-3)
+            draw_lanes(axes, joined(boxes), scale=1e-3)
             end_ms = boxes[-1].end_us / 1e3
             axes.axvline(end_ms, color="black", linewidth=1.5)
             axes.text(end_ms + 0.2, 1.0, f"{end_ms:.2g} ms", va="center", weight="bold")
             axes.set_title(f"{name}: {len(ops):,} kernels", pad=3)
         rows[-1].set_xlim(0, 20.5)
         rows[-1].set_xlabel("time since the step began (ms)")
-        kinds = {
-            "host": "CPU: engine",
-            "launch": "CPU: launches",
-            "wait": "CPU: waits",
-            "other": "GPU: a kernel",
-        }
-        legend(rows[0], kinds, 2, above=1.3)
+        kinds = {"launch": "CPU: orders", "wait": "CPU: waits", "other": "GPU: a kernel"}
+        legend(rows[0], kinds, 3, above=1.3)
 
 
 FIGURES = {"13-fuse-or-replay.png": fuse_or_replay}

@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from course.draw.ch11 import CONFIG, DECODE, OURS
+from course.draw.ledger import COLOURS as PART_COLOURS
+from course.draw.ledger import TOLD, bars, floor_us
 from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
 from mini_engine.step.kernels import step_parts
 from mini_engine.step.run import kernel_us
@@ -81,20 +83,24 @@ def layer_in_a_graph(path: Path) -> None:
     """Nine kernels, five kernels, and the five with early starts, on one axis."""
     title = "One layer: nine kernels, five, and five that come in early"
     caption = (
-        "The upper two predicted, at one price of a start. Below a drawing of the idea: only the "
-        "blue is to scale."
+        "The upper two predicted, at one price of a start. The third is a drawing of the idea, "
+        "not to scale."
     )
     with canvas(path, (8, 8.4), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True, height_ratios=[1, 1, 2.6])
+        rows = figure.subplots(3, 1, height_ratios=[1, 1, 2.2])
         right_us = 0.0
         for axes, words, style in zip(rows, ("nine", "five"), ("fused9", "fused5"), strict=False):
             end_us = _in_a_row(axes, style)
             axes.set_title(f"{words} kernels: {end_us:.0f} µs", pad=4)
             right_us = max(right_us, end_us)
         _early(rows[2])
-        rows[2].set_title("five, each loading its weights before it waits", pad=4)
-        rows[2].set_xlim(0, right_us)
-        rows[2].set_xlabel("µs since the layer began")
+        rows[2].set_title("five, each loading its weights before it waits (a drawing)", pad=4)
+        for axes in rows[:2]:
+            axes.set_xlim(0, right_us)
+        rows[0].tick_params(axis="x", labelbottom=False)
+        rows[1].set_xlabel("µs since the layer began")
+        rows[2].set_xlim(0, 22)
+        rows[2].set_xticks([])
         rows[0].legend(
             handles=[
                 Patch(color=BLUE, label="moving bytes"),
@@ -113,10 +119,10 @@ def _in_a_row(axes: Axes, style: str) -> float:
         _box(axes, at, OURS.kernel_floor_us, 0, VERMILION)
         _box(axes, at + OURS.kernel_floor_us, us, 0, BLUE)
         _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
-        axes.text(at + 0.1, -0.12, SHORT[op.name], va="top", size=11)
+        axes.text(at, -0.12, SHORT[op.name], va="top", size=14)
         at += OURS.kernel_floor_us + us + OURS.graph_gap_us
     _dress(axes, ["GPU"])
-    axes.set_ylim(-0.6, 1)
+    axes.set_ylim(-0.7, 1)
     return at
 
 
@@ -133,7 +139,7 @@ def _early(axes: Axes) -> None:
         axes.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
         ended = goes_on + OURS.kernel_floor_us
     axes.text(
-        ended + 1.5, len(layer) / 2,
+        ended + 0.5, len(layer) / 2,
         "Black: the wait, for the end\nof the kernel before. What\ndepends on it comes after.",
         va="center", size=13, linespacing=1.5,
     )  # fmt: skip
@@ -153,4 +159,37 @@ def _dress(axes: Axes, lanes: Sequence[str]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"15-ladder.png": ladder, "15-layer-in-a-graph.png": layer_in_a_graph}
+# ---------------------------------------------------------------- the last bars of the ledger
+
+
+def last_four(path: Path) -> None:
+    """The ledger from one graph on, enlarged."""
+    last = bars()[-4:]
+    title = f"From {last[0].ms:.1f} to {last[-1].ms:.2g} ms: mostly fewer and earlier starts"
+    caption = "Predicted, as in the ledger: the same bars on a longer scale. Line: the floor."
+    with canvas(path, (8, 5.4), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        for row, bar in enumerate(last):
+            left = 0.0
+            for part in ("bytes", "starts", "launches", "engine"):
+                axes.barh(row, bar.parts_us[part] / 1e3, left=left, color=PART_COLOURS[part])
+                left += bar.parts_us[part] / 1e3
+            axes.text(left, row, f" {left:.2g} ms", va="center", weight="bold")
+        axes.axvline(floor_us() / 1e3, color=BLACK, linewidth=1.5)
+        axes.set_yticks(range(len(last)), [bar.label for bar in last])
+        axes.set(xlim=(0, 1.95), ylim=(len(last) - 0.5, -0.5), xlabel="time of one token (ms)")
+        axes.grid(visible=False, axis="y")
+        axes.legend(
+            handles=[
+                Patch(color=PART_COLOURS[part], label=TOLD[part])
+                for part in ("bytes", "starts", "engine")
+            ],
+            loc="lower right",
+        )
+
+
+FIGURES = {
+    "15-ladder.png": ladder,
+    "15-layer-in-a-graph.png": layer_in_a_graph,
+    "15-last-four.png": last_four,
+}

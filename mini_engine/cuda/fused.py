@@ -46,6 +46,7 @@ from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
+from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
@@ -169,13 +170,15 @@ class FusedModel(Model):
             normed = torch.empty_like(hidden)
             rms_norm(normed, hidden, norm_weight, eps, pdl)
             logits = functional.linear(normed, weight)
-            # one partial a row, chosen from logits in the dtype of the weights
-            return logits, self.zeros[:rows], sample(logits, context_lens)[:, None]
+            if isinstance(sample, SeededSampler):
+                return logits, *drawn_partials(logits, context_lens, sample.rows(rows), pdl)
+            # one partial a row, the argmax of logits in the dtype of the weights
+            return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
         values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
         norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
-        if isinstance(sample, SeededSampler):  # by PyTorch's own ops, in the same graph
-            return logits, self.zeros[:rows], sample(logits, context_lens)[:, None]
+        if isinstance(sample, SeededSampler):
+            values, indices = drawn_partials(logits, context_lens, sample.rows(rows), pdl)
         return logits, values, indices
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:

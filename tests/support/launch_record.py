@@ -35,7 +35,7 @@ SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 3  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
-IN_SHORT = ("cuda/kernels/test_dependent_launch.py", "bench/test_calibrate.py")
+IN_SHORT = ("cuda/kernels/test_dependent_launch.py",)
 
 
 class Recorder:

@@ -18,6 +18,7 @@ computes on a CPU, and what its `pdl` switch does.
     prefill.py           prefill_attention                                  nine, with prompts
     head.py              norm_lm_head                                       the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
+    sample.py            draw: between head and pick                        a sampled step
     paged.py             the pieces of the attention kernels
     e4m3.py              a cache in fp8 inside kernels
 
