@@ -46,9 +46,9 @@ def stations(path: Path) -> None:
     ) as figure:
         axes = figure.subplots()
         boxes = (
-            (op.start_us, call.start_us, 1, "PyTorch\nprepares", ORANGE, BLACK),
-            (call.start_us, call.end_us, 1, "launch", VERMILION, "white"),
-            (call.end_us, following, 1, "back to Python,\non to the next line", ORANGE, BLACK),
+            (op.start_us, call.start_us, 1, "2, 3: PyTorch\nprepares", ORANGE, BLACK),
+            (call.start_us, call.end_us, 1, "4: launch", VERMILION, "white"),
+            (call.end_us, following, 1, "back to Python,\n1: the next line", ORANGE, BLACK),
             (kernel.start_us, kernel.end_us, 0, "", BLUE, "white"),
         )
         for start, end, lane, words, colour, ink in boxes:
@@ -57,10 +57,10 @@ def stations(path: Path) -> None:
             middle = (start + end) / 2 - zero
             axes.text(middle, lane + 0.5, words, ha="center", va="center", color=ink, size=14)
         axes.annotate(
-            "the order\ntravels", (kernel.start_us - zero, 0.5), (6.4, 0.5), va="center", size=14,
-            color=GREY, arrowprops={"arrowstyle": "->", "color": GREY},
+            "5: the order\ntravels", (kernel.start_us - zero, 0.5), (6.4, 0.5), va="center",
+            size=14, color=GREY, arrowprops={"arrowstyle": "->", "color": GREY},
         )  # fmt: skip
-        axes.text(kernel.end_us - zero + 0.3, 0.5, "the\naddition", va="center", size=14)
+        axes.text(kernel.end_us - zero + 0.3, 0.5, "6: the\naddition", va="center", size=14)
         axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python asked")
         axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
         axes.tick_params(axis="y", length=0)

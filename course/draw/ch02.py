@@ -123,7 +123,7 @@ def kernel(path: Path) -> None:
         (7.6, 4.3),
         title=f"A kernel of {whole:.1f} µs moves bytes for {streams:.1f} of them",
         caption=f"Recorded by others: {BUSY_US / 1e3:.1f} ms for {KERNELS} kernels. The share of "
-        "the bytes is computed; how the rest divides is not known, and halved here.",
+        "the bytes is computed; how the rest divides is not known: hatched, and halved here.",
     ) as figure:
         axes = figure.subplots()
         words = (
@@ -137,6 +137,8 @@ def kernel(path: Path) -> None:
             (edge + streams, edge, words[2], SKY),
         ):
             box(axes, (x, 0), (wide, 1), told, colour)
+            if colour == SKY:  # its width is not known
+                axes.patches[-1].set(hatch="/", edgecolor=PALE)
         axes.set(xlim=(0, whole), ylim=(0, 1), xlabel="µs since the kernel began")
         axes.set_yticks([])
         axes.grid(visible=False)

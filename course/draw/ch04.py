@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
 from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
-from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PREDICTED, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.recorded import anatomy, load_recording
@@ -23,7 +23,7 @@ from mini_engine.step.cards import load_spec
 
 LAUNCHES = 4
 COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
-LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it", "wait": "CPU waits"}
+LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it"}
 MODELS = ("0.6b", "1.7b", "8b", "14b")
 RECORDED = {  # a piece of 300 µs of each, from here on
     "vllm-moe-eager": ("vLLM, a prompt of 888 tokens: the CPU is late", 43_120.0),
@@ -50,17 +50,20 @@ def four_launches(floats: int) -> list[TraceEvent]:
 
 def two_clocks(path: Path) -> None:
     """The same four launches of a short kernel and of a long one."""
-    small, large = four_launches(2**20), four_launches(2**24)
+    small, large = (
+        [event for event in four_launches(floats) if event.category in LABELS]
+        for floats in (2**20, 2**24)
+    )
     with canvas(
         path,
         (7.6, 6.6),
-        title="Short kernels wait for their orders, long ones make the CPU wait",
-        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back, H200.",
+        title="Short kernels wait for their orders, long ones for each other",
+        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch, H200.",
     ) as figure:
         key, above, below = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
         key.set_axis_off()
         key.legend(
-            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
             loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
         )  # fmt: skip
         right_us = max(event.end_us for event in large) * 1.04
@@ -78,7 +81,8 @@ def boxes(axes: Axes, events: Sequence[TraceEvent], colours: dict[str, str]) -> 
     for event in events:
         low = 1.08 if event.lane == CPU else 0.08
         box = Rectangle((event.start_us, low), event.duration_us, 0.84)
-        box.set(facecolor=colours[event.category], edgecolor="white", linewidth=0.7)
+        colour = BLUE if event.lane == GPU else colours[event.category]
+        box.set(facecolor=colour, edgecolor="white", linewidth=0.7)
         axes.add_patch(box)
 
 
@@ -93,18 +97,21 @@ def lanes_of(axes: Axes, title: str, right_us: float, left_us: float = 0.0) -> N
 def lanes(path: Path) -> None:
     """A piece of two recorded steps: in one the CPU is late, in the other the GPU."""
     colours = {"host": ORANGE, "launch": VERMILION, "copy": VERMILION, "kernel": BLUE}
-    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel": BLUE}
+    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel or copy": BLUE}
     with canvas(
         path,
         (7.6, 6.4),
         title="Two profiles: holes between kernels, and no holes",
         caption="Recorded by others (TraceLens), with PyTorch's profiler: 300 µs of each step.",
     ) as figure:
-        key, *both = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
+        key, *both = figure.subplots(3, 1, height_ratios=[0.45, 1, 1])
         key.set_axis_off()
         key.legend(
-            handles=[Patch(color=colour, label=what) for what, colour in told.items()],
-            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
+            handles=[
+                *(Patch(color=colour, label=what) for what, colour in told.items()),
+                Patch(facecolor="white", edgecolor=GREY, label="CPU: Python itself"),
+            ],
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=13,
         )  # fmt: skip
         for axes, (name, (title, from_us)) in zip(both, RECORDED.items(), strict=True):
             events = [
@@ -113,7 +120,7 @@ def lanes(path: Path) -> None:
                 if from_us - 100 < e.start_us < from_us + PIECE_US and e.category in colours
             ]
             host_first = sorted(events, key=lambda e: e.category != "host")
-            boxes(axes, host_first, colours | {"copy": VERMILION})
+            boxes(axes, host_first, colours)
             lanes_of(axes, title, PIECE_US)
         both[0].tick_params(axis="x", labelbottom=False)
         both[1].set_xlabel("µs")

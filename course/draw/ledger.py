@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, SKY, canvas
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
@@ -28,14 +28,15 @@ from mini_engine.step.storage import stored_as
 COURSE = Path(__file__).parent.parent
 CONFIG, DECODE = named_shape("qwen3-0.6b"), StepShape.decode(1, 512)
 PARTS = ("engine", "launches", "starts", "bytes")
-COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
+COLOURS = {"engine": GREY, "launches": ORANGE, "starts": SKY, "bytes": BLUE}
 TOLD = {
     "engine": "around the step",
     "launches": "GPU waits for Python",
     "starts": "starting kernels",
     "bytes": "moving bytes",
 }
-TAKEN_APART = 4  # the chapter from which on a bar shows its parts
+WORKS = "GPU at work"  # what starts and bytes are called before the chapter that tells them apart
+GPU_SHARE, TAKEN_APART = 1, 2  # the chapters from which on a bar shows some of its parts, or all
 FLOOR = 3  # the chapter that finds the floor
 
 
@@ -114,24 +115,38 @@ def ledger(chapter: int, columns: int = 40) -> str:
     )
 
 
+def shown(chapter: int) -> dict[str, tuple[str, str]]:
+    """Each part that a reader of this chapter can tell, and what it is drawn as: colour, name."""
+    if chapter < GPU_SHARE:
+        return dict.fromkeys(PARTS, (PALE, ""))
+    parts = {part: (COLOURS[part], TOLD[part]) for part in PARTS}
+    if chapter < TAKEN_APART:
+        parts |= dict.fromkeys(("starts", "bytes"), (BLUE, WORKS))
+    return parts
+
+
 def draw(chapter: int, path: Path) -> None:
     """The same as a picture: new bars have a bold name."""
     known = rows_of(chapter)
-    apart = chapter >= TAKEN_APART
+    parts = shown(chapter)
+    names = dict.fromkeys(parts[part] for part in reversed(PARTS))
+    names.pop((PALE, ""), None)
     newest = [bar for bar in known if bar.chapter == chapter] or known[-1:]
     first, last = known[0], min(known, key=lambda bar: bar.ms)
     title = "One token of Qwen3-0.6B: " + (
         f"from {first.told} to {last.told}" if len(known) > 1 else first.told
     )
     caption = "Predicted: an H200 in a usual server, one request, 512 tokens of context."
-    room = 1.3 if apart and len(known) < 3 else 0.0  # for the legend: no bar is short yet
-    with canvas(path, (8, 2.6 + room + 0.55 * len(known)), title=title, caption=caption) as figure:
-        axes: Axes = figure.subplots()
+    tall, key = 1.1 + 0.6 * len(known), 0.35 * ((len(names) + 1) // 2)
+    with canvas(path, (8, 1.4 + tall + key), title=title, caption=caption) as figure:
+        axes: Axes
+        axes, below = figure.subplots(2, 1, height_ratios=[tall, max(key, 0.01)])
+        below.set_axis_off()
         for row, bar in enumerate(known):
             left = 0.0
             for part in reversed(PARTS):  # bytes first, where the floor's line is
                 wide = bar.parts_us[part] / 1e3
-                axes.barh(row, wide, left=left, color=COLOURS[part] if apart else ORANGE)
+                axes.barh(row, wide, left=left, color=parts[part][0])
                 left += wide
             axes.text(left, row, f"  {bar.told}", va="center", weight="bold")
         if chapter >= FLOOR:
@@ -140,16 +155,13 @@ def draw(chapter: int, path: Path) -> None:
         for label, bar in zip(axes.get_yticklabels(), known, strict=True):
             label.set_weight("bold" if bar in newest else "normal")
         axes.invert_yaxis()
-        if room:
-            axes.set_ylim(len(known) + 1.1, -0.6)
         axes.set_xlim(0, first.ms * 1.2)
         axes.set_xlabel("time of one token (ms)" + ("; line: the floor" * (chapter >= FLOOR)))
         axes.grid(visible=False, axis="y")
-        if apart:
-            axes.legend(
-                handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in reversed(PARTS)],
-                loc="lower right", fontsize=13,
-            )  # fmt: skip
+        below.legend(
+            handles=[Patch(color=colour, label=name) for colour, name in names],
+            loc="upper left", ncols=2, borderaxespad=0, handlelength=1.2, columnspacing=1,
+        )  # fmt: skip
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {  # of the chapters that show theirs
