@@ -36,7 +36,7 @@ def ladder(path: Path) -> None:
     first, last = LADDER[0][1], LADDER[-1][2]
     title = (
         f"Seven fusions inside one graph: {first:.1f} to {last:.1f} ms a token, "
-        "without a launch less on the CPU"
+        "while the CPU still launches once"
     )
     caption = (
         "Recorded by others: Qwen3.8-27B as one CUDA graph (pegainfer-project/kern, pull request "

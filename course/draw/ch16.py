@@ -53,7 +53,10 @@ def saved_by_a_graph(path: Path) -> None:
 # ---------------------------------------------------------------- which lever
 
 QUESTIONS = (  # a question, and where "yes" leads
-    ("Do users wait outside\nof the step?", "Queue, tokeniser, network:\nno kernel helps (10, 14)"),
+    (
+        "Do users wait outside\nof the step?",
+        "Tokeniser, network: no kernel\nhelps (10, 14). A queue because\nthe step is slow: go on",
+    ),
     ("Does the GPU idle while\na step runs?", "Record the step: graphs,\nladder, pieces (5, 8, 9)"),
     ("Are its kernels a few\nmicroseconds each?", "Fewer kernels, early\nstarts (11, 13, 15)"),
     ("Do the bytes explain\nthe time?", "Few bits, or more users\nfor each byte (3, 10)"),
