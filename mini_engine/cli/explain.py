@@ -83,7 +83,18 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table(("<where it goes", "ms", "share"), rows))
     for name, way in result["ways"].items():
         console.print(f"{name:9} is predicted to take {options.ms(vars(way))}")
-    if measured and result["looks_like"]:
+    guessed = measured and result["looks_like"]
+    fits = [
+        name
+        for name, way in result["ways"].items()
+        if way.low_us and way.low_us <= itl <= way.high_us
+    ]
+    if guessed and len(fits) > 1:
+        console.print(
+            f"{itl / 1e3:g} ms fits {' and '.join(fits)} alike: say with --mode how you launch. "
+            f"Below, it is taken for {mode}."
+        )
+    elif guessed:
         console.print(f"The prediction of {mode} lies nearest to yours: --mode says it for sure.")
     if factor := result["host_factor"]:
         console.print(f"Your host takes {factor:.1f} times as long as {result['host']}.")

@@ -265,3 +265,15 @@ def test_does_the_file_fit_my_card_at_this_context(capsys: pytest.CaptureFixture
     assert by_size["kv_bytes_per_token"] * 2 == by_name["kv_bytes_per_token"]
     assert "weights a file of 5.5 GB" in shown(capsys, f"{words} --file-gb 5.5")
     assert not answer(capsys, f"{words} --quant q8_0")["report"]["fits"]
+
+
+@pytest.mark.parametrize(
+    ("more", "asks"), [([], True), (["--mode", "NONE"], False), (["--itl", "60"], False)]
+)
+def test_a_step_that_two_modes_could_have_made_is_asked_how_it_was_launched(
+    more: list[str], asks: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["explain", "--shape", "qwen2.5-7b", "--spec", "l40s", "--batch", "4", "--itl", "22"]
+    assert main([*words, *more]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("NONE and FULL alike" in printed) is asks
