@@ -1,16 +1,19 @@
 """Hold the model against what others have measured: how far off is it, and what does a graph buy?
 
   python -m mini_engine validate
+  python -m mini_engine validate --all
   python -m mini_engine validate --points mine.json --json
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
-Every published decode step stands beside its prediction, and each class of engines is summed up.
-`bias` is the median error with its sign. The column "left out" is the honest one: there each source
-is predicted by a fit that has not seen it. An interval is where 80% of such points lie, for each
-way to launch and range of batches; where fewer than three sources tell, there is none. Above a
-batch of 32 most points are what clients of a server saw, with prompts of others in between: no pure
-decode, which is one reason why those intervals lie above the predictions.
+Each class of engines and each range of batches is summed up, and the five steps whose predictions
+lie farthest off stand below. --all prints every published step beside its prediction, every pair of
+one step launched in two ways, and what the fit found. `bias` is the median error with its sign. The
+column "left out" is the honest one: there each source is predicted by a fit that has not seen it.
+An interval is where 80% of such points lie, for each way to launch and range of batches; where
+fewer than three sources tell, there is none. Above a batch of 32 most points are what clients of a
+server saw, with prompts of others in between: no pure decode, which is one reason why those
+intervals lie above the predictions.
 Steps with weights in few bits are in no fit: a table of their own says by how much the model is too
 fast, since it takes the widening of small numbers for free.
 
@@ -26,6 +29,7 @@ source left out, and writes what it found into cards/, hosts/ and engines/. It t
 from __future__ import annotations
 
 import argparse
+import math
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,10 +48,13 @@ from mini_engine.validate.points import (
     by_class,
     host_from,
     pairs,
+    read_kept,
     read_points,
     rows_of,
     summary,
 )
+
+WORST = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--spec", type=Path, metavar="FILE", help=words)
     words = "eager points that tell the speed of their hosts, one for each host"
     add("--host-from", metavar="ID,ID", help=words)
+    words = "every point, pair and fitted figure, too (points of your own are always printed)"
+    add("--all", action="store_true", help=words)
     words = "fit the figures to the shipped points, and write them"
     add("--fit", action="store_true", help=words)
     words = "for the two pictures (default: out)"
@@ -70,7 +79,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
         _fit(console)
-    sheets, kept = Sheets.shipped(), fit.read_kept()
+    sheets, kept = Sheets.shipped(), read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
@@ -126,6 +135,7 @@ POINTS: Columns = {
     "error": "{0.error:+.0%}",
     "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
 }  # fmt: skip
+FARTHEST = {head: POINTS[head] for head in ("<point", "<class", "measured", "predicted", "error")}
 CLASSES: Columns = {
     "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
@@ -153,21 +163,27 @@ FITTED: Columns = {
 def show(result: dict[str, Any], console: Console) -> None:
     for line in result["unknown"]:
         console.print(f"left out: {line}", markup=False)
-    title = "Measured by others, predicted here: ITL in ms"
-    console.print(table(POINTS, result["points"], title=title))
+    few, points = result["quantised"], result["points"]
+    mine = few is None  # points of one's own, and not the published ones
+    if mine or result["all"]:
+        title = "Measured by others, predicted here: ITL in ms"
+        console.print(table(POINTS, points, title=title))
+        console.print(table(PAIRS, result["pairs"], title="What a graph buys, pair by pair"))
+    if result["all"]:
+        console.print(table(FITTED, result["parameters"], title="Fitted, with 90% intervals"))
+        for one, other, correlation in result["inseparable"]:
+            told = f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
+            console.print(told)
     _show_classes("By class", result, console)
-    title = "By batch, each source left out of fit and interval"
-    console.print(table(BATCHES, result["batches"], title=title))
-    if few := result["quantised"]:
+    if few:
         _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", few, console)
         inside = [row.inside for row in few["points"] if row.inside is not None]
         console.print(f"{sum(inside)} of {len(inside)} lie in their interval.")
-    console.print(table(PAIRS, result["pairs"], title="What a graph buys, pair by pair"))
-    console.print(table(FITTED, result["parameters"], title="Fitted, with 90% intervals"))
-    for one, other, correlation in result["inseparable"]:
-        console.print(
-            f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
-        )
+    title = "By batch, each source left out of fit and interval"
+    console.print(table(BATCHES, result["batches"], title=title))
+    if not mine:
+        worst = sorted(points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
+        console.print(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
     console.print(f"Pictures: {', '.join(map(str, result['pictures']))}")
 
 
