@@ -307,6 +307,14 @@ def test_what_a_step_reads_is_rounded_once_and_at_the_end() -> None:
     assert mine == exact
 
 
+def test_billions_of_bytes_are_counted_to_the_last() -> None:
+    config = replace(QWEN, hidden_size=3583, num_layers=31, intermediate_size=18943)
+    for quant in ("bf16", "int8"):
+        exact = sum(round(2 * taken) for taken in account(config, quant).values()) / 2
+        mine = decode_bytes(config, [], quant).weights
+        assert mine == exact, f"{config.num_layers} layers of {config.hidden_size} in {quant}"
+
+
 def test_an_unknown_way_to_store_a_cache_is_refused() -> None:
     for quant, kv_dtype in (("bf16", "int3"), ("bf16", "int4"), ("int3", "bf16")):
         for contexts in ([1], []):

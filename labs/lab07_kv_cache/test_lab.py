@@ -215,6 +215,13 @@ def test_a_block_table_has_its_blocks_from_the_left_and_zeros_behind_them() -> N
     agree(table, [[9, 4, 0, 0], [3, 0, 0, 0]], "block_table")
 
 
+def test_the_arrays_of_a_step_stay_as_they_are_when_the_next_are_made() -> None:
+    first = request_arrays([entry([7] * 6, 5, 1, [9, 4])], 4)
+    request_arrays([entry([7] * 3, 2, 1, [3, 2])], 4)
+    agree(first["block_table"], [[9, 4, 0, 0]], "block_table")
+    assert listed(first["context_lens"]) == [6]
+
+
 def test_each_request_has_a_row_of_every_array() -> None:
     rng = random.Random(3)
     for _ in range(40):
