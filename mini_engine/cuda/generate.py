@@ -119,14 +119,12 @@ def generate(
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     weights = load_weights(config, folder, backend.device, dtype, quant)
-    scales = measured_scales(weights) if kv_dtype == "fp8" else ()
-    cache = KVCache.allocate(
-        config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
-    )
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    model = decoding_model(weights, cache, backend, kernels, tell)
-    runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
+    drawn = sampling.temperature > 0
+    runner = runner_of(
+        weights, limits, dispatcher, backend, kernels, tell, kv_dtype, sampling=drawn
+    )
     report = runner.capture()
     for line in report.lines():
         tell(line)
@@ -138,8 +136,8 @@ def generate(
         config.name,
         str(backend.device),
         mode_of(dispatcher),
-        kernels_of(model, mode),
-        getattr(model, "pdl", False),
+        kernels_of(runner.model, mode),
+        getattr(runner.model, "pdl", False),
         steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
@@ -170,6 +168,26 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
         tell(f"{reason}: running in float32, which takes twice the bytes")
         return torch.float32
     return torch.bfloat16
+
+
+def runner_of(
+    weights: Weights,
+    limits: SchedulerLimits,
+    dispatcher: GraphDispatcher,
+    backend: GraphBackend,
+    kernels: Kernels,
+    tell: Tell,
+    kv_dtype: str = "auto",
+    *,
+    sampling: bool = False,
+) -> TorchRunner:
+    """A runner over a cache of its own, with nothing captured."""
+    table, scales = weights.embed, measured_scales(weights) if kv_dtype == "fp8" else ()
+    cache = KVCache.allocate(
+        weights.config, limits.num_blocks, limits.block_size, table.device, table.dtype, scales
+    )
+    model = decoding_model(weights, cache, backend, kernels, tell)
+    return TorchRunner(model, limits, dispatcher, backend, sampling=sampling)
 
 
 def decoding_model(
