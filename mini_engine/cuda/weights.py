@@ -71,14 +71,15 @@ class Weights:
     def quantized(self) -> bool:
         return not isinstance(self.layers[0].qkv, Tensor)
 
+    def mapped(self, change: Callable[[str, Any], Any]) -> Weights:
+        """These weights after `change(field, value)` of each field of a layer; all else is kept."""
+        layers = [{name: change(name, value) for name, value in vars(layer).items()}
+                  for layer in self.layers]  # fmt: skip
+        return replace(self, layers=tuple(LayerWeights(**fields) for fields in layers))
+
     def as_quantized(self, quant: str) -> Weights:
         """These weights with quantised matrices; all else is shared."""
-
-        def stored(layer: LayerWeights) -> LayerWeights:
-            fields: dict[str, Any] = {n: _stored_as(quant, getattr(layer, n)) for n in MATRICES}
-            return replace(layer, **fields)
-
-        return replace(self, layers=tuple(stored(layer) for layer in self.layers))
+        return self.mapped(lambda name, x: _stored_as(quant, x) if name in MATRICES else x)
 
 
 def load_weights(
