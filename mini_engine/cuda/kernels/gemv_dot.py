@@ -43,7 +43,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, load_vector
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import pdl_release, pdl_wait
 
 SEGMENTS = tl.constexpr(8)
 DOT_COLUMNS = 256  # of a chunk, for each warp
@@ -241,17 +241,3 @@ def dot_product_kernel(
             gate, up = tl.split(tl.reshape(result, (ROWS, 2)))
             result = silu(gate) * up
         tl.store(at, (result + offset + before).to(out.dtype.element_ty), mask=real)
-
-
-def launch_dot(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
-    eps: float, add: bool, gated: bool, pdl: bool, plan: GemvPlan,
-) -> None:  # fmt: skip
-    """As `launch_linear` of gemv.py, or gated as `launch_gate_up`; `plan`: of `dot_plan`."""
-    rows, width = len(weight) // (2 if gated else 1), weight.shape[1]
-    dot_product_kernel[(plan.num_programs(rows),)](
-        out, x, norm_weight, weight, bias, eps, M=len(x), N=rows, K=width, ROWS=plan.rows,
-        CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps, GATED=gated,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, num_warps=plan.warps,
-        **launch_options(pdl, x.device),
-    )  # fmt: skip

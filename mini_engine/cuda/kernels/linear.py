@@ -31,11 +31,13 @@ from torch import Tensor
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
-from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot
+from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
 from mini_engine.cuda.kernels.gemv_quantized import (
+    EXPONENT,
+    form_of,
     launch_dequantize,
-    launch_quantized,
     quantized_plan,
+    quantized_product_kernel,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized
@@ -119,12 +121,18 @@ def product(
             plan = quantized_plan(
                 num_rows, width, bits, tokens=len(some), pairs=gated, sm_count=sms
             )
-            launch_quantized(its_out, some, norm_weight, matrix, bias, eps, add, gated, pdl, plan)
+            launch_linear(
+                its_out, some, norm_weight, (weight, scales, zeros), bias, eps, add, pdl, plan,
+                quantized_product_kernel, GATED=gated, exponent=EXPONENT, **form_of(matrix),
+            )  # fmt: skip
         return
     plan = gemv_plan(num_rows, width, pairs=gated, sm_count=sms)
     norms = [] if norm_weight is None else [norm_weight]
     if dot := dot_plan(plan, x, weight, *norms):
-        launch_dot(out, x, norm_weight, weight, bias, eps, add, gated, pdl, dot)
+        launch_linear(
+            out, x, norm_weight, weight, bias, eps, add, pdl, dot, dot_product_kernel,
+            GATED=gated, SLICES=dot.warps,
+        )  # fmt: skip
     elif gated and norm_weight is not None:
         launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
     else:
