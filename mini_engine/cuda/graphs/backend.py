@@ -33,6 +33,9 @@ from mini_engine.cuda.graphs.host import PageableTensor, PinnedTensor
 Graph: TypeAlias = emulator.CUDAGraph
 Stream: TypeAlias = emulator.Stream
 PoolHandle: TypeAlias = Any  # an opaque token: two numbers on a GPU, a `GraphPool` on a CPU
+NAMES = ("CUDAGraph", "graph_pool_handle", "Stream", "Event", "stream", "current_stream",
+         "synchronize", "is_current_stream_capturing", "mem_get_info", "caching_allocator_alloc",
+         "caching_allocator_delete")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,9 @@ class GraphBackend:
 
     device: torch.device
     emulated: bool  # times measured on it say nothing about a GPU
-    CUDAGraph: type[emulator.CUDAGraph]
     # (graph, pool=..., stream=..., capture_error_mode=...)
     graph: Callable[..., AbstractContextManager[None]]
+    CUDAGraph: type[emulator.CUDAGraph]
     graph_pool_handle: Callable[[], PoolHandle]
     Stream: type[emulator.Stream]
     Event: type[emulator.Event]
@@ -78,14 +81,12 @@ class GraphBackend:
 def graphs_for(device: torch.device | str) -> GraphBackend:
     """The graphs of `device`: "cuda", or "cpu" for emulated ones.
 
-    Raises ValueError for another kind of device, for "cuda" where no GPU can be used, and for a
-    CUDA device that is not the current one.
+    Raises ValueError for "cuda" where no GPU can be used, and for a CUDA device that is not the
+    current one.
     """
     device = torch.device(device)
     if device.type == "cpu":
         return _backend_of(device, emulator)
-    if device.type != "cuda":
-        raise ValueError(f"no graphs on {device}: expected cuda, or cpu for emulated ones")
     if reason := why_no_gpu():
         raise ValueError(f"no graphs on {device}: {reason}; use cpu")
     if device.index not in (None, torch.cuda.current_device()):
@@ -156,20 +157,5 @@ def clear_workspaces() -> None:
 def _backend_of(device: torch.device, cuda: ModuleType) -> GraphBackend:
     """`cuda` is `torch.cuda`, or the emulator under the same names."""
     emulated = cuda is emulator
-    return GraphBackend(
-        device=device,
-        emulated=emulated,
-        CUDAGraph=cuda.CUDAGraph,
-        # products on a CPU need no workspace
-        graph=emulator.graph if emulated else graph_with_workspaces,
-        graph_pool_handle=cuda.graph_pool_handle,
-        Stream=cuda.Stream,
-        Event=cuda.Event,
-        stream=cuda.stream,
-        current_stream=cuda.current_stream,
-        synchronize=cuda.synchronize,
-        is_current_stream_capturing=cuda.is_current_stream_capturing,
-        mem_get_info=cuda.mem_get_info,
-        caching_allocator_alloc=cuda.caching_allocator_alloc,
-        caching_allocator_delete=cuda.caching_allocator_delete,
-    )
+    graph = emulator.graph if emulated else graph_with_workspaces  # which a CPU's products lack
+    return GraphBackend(device, emulated, graph, **{name: getattr(cuda, name) for name in NAMES})

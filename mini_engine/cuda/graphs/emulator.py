@@ -222,13 +222,13 @@ def is_current_stream_capturing() -> bool:
 # -- captures and graphs ---------------------------------------------------------------------------
 
 
-class StreamCapture:
+class StreamCapture(Underway):
     """A capture of `graph` into `pool`, from the stream that is current when it is made."""
 
     def __init__(self, graph: CUDAGraph, pool: GraphPool, mode: str) -> None:
         self.graph, self.pool, self.tape = graph, pool, Tape()
-        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
-        self._underway = Underway(mode, self.recorder.refuse, self.recorder.listening)
+        recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
+        super().__init__(mode, recorder)
         self.origin = here.stream
         self.streams = {self.origin}  # whose work is captured
         self._unjoined: set[Stream] = set()
@@ -240,7 +240,7 @@ class StreamCapture:
             self._modes.enter_context(HostReadGuard(self.recorder))
             self._modes.enter_context(self.recorder)
             here.capture = self
-            underway.append(self._underway)
+            underway.append(self)
         except BaseException:
             self.end()
             raise
@@ -253,8 +253,8 @@ class StreamCapture:
         finally:
             here.capture = None
             self.pool.graphs -= 1
-            if self._underway in underway:
-                underway.remove(self._underway)
+            if self in underway:
+                underway.remove(self)
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid
