@@ -3,12 +3,6 @@
 In: a device. Out: a `GraphBackend`. On "cuda" its functions are those of `torch.cuda`, on "cpu"
 those of the emulator; code that is given a backend runs on either without an `if`.
 
-    graphs = graphs_for("cpu")
-    g = graphs.CUDAGraph()
-    with graphs.graph(g, pool=graphs.graph_pool_handle()):
-        y = model(x)
-    g.replay()
-
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
 graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After either the pool can
 be used again. A capture that CUDA itself invalidated has spoiled its pool: take a new handle.
@@ -124,12 +118,7 @@ def free_bytes(backend: GraphBackend) -> int:
 
 
 @contextmanager
-def graph_with_workspaces(
-    cuda_graph: torch.cuda.CUDAGraph,
-    pool: PoolHandle = None,
-    stream: torch.cuda.Stream | None = None,
-    capture_error_mode: str = "global",
-) -> Iterator[None]:
+def graph_with_workspaces(cuda_graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool.
 
     PyTorch keeps one workspace for each cuBLAS handle and stream, and a captured product remembers
@@ -141,9 +130,7 @@ def graph_with_workspaces(
     # allocates. The workspace goes after the capture, too: eager products must not write there.
     clear_workspaces()
     try:
-        with torch.cuda.graph(
-            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
-        ):
+        with torch.cuda.graph(cuda_graph, **options):
             yield
     finally:
         clear_workspaces()

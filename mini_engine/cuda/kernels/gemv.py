@@ -118,12 +118,19 @@ def load_rows(
 
 
 @triton.jit
-def load_vector(vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """A vector (K,) as a tuple of chunks, zeros beyond its end."""
+def load_vector(
+    vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, CACHE: tl.constexpr = ""
+):
+    """A vector (K,) as a tuple of chunks in its dtype, zeros beyond its end; every load stands
+    before any use. CACHE: ".cg" for what the kernel before wrote."""
     chunks = ()
     for c in tl.static_range(CHUNKS):
         column = c * CHUNK + tl.arange(0, CHUNK)
-        chunks = chunks + (tl.load(vector + column, mask=column < K, other=0.0),)
+        if CHUNK * CHUNKS == K:
+            chunk = tl.load(vector + column, cache_modifier=CACHE)
+        else:
+            chunk = tl.load(vector + column, mask=column < K, other=0.0, cache_modifier=CACHE)
+        chunks = chunks + (chunk,)
     return chunks
 
 

@@ -98,21 +98,6 @@ def dot_rows(
 
 
 @triton.jit
-def dot_row(x, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """x (K,) as a tuple of chunks in its dtype, zeros beyond K. The kernel before wrote it, so it
-    is loaded past L1 (".cg"); every load stands before any use."""
-    raw = ()
-    for c in tl.static_range(CHUNKS):
-        column = c * CHUNK + tl.arange(0, CHUNK)
-        if CHUNK * CHUNKS == K:
-            chunk = tl.load(x + column, cache_modifier=".cg")
-        else:
-            chunk = tl.load(x + column, mask=column < K, other=0, cache_modifier=".cg")
-        raw = raw + (chunk,)
-    return raw
-
-
-@triton.jit
 def columns_of(x, CHUNK: tl.constexpr, SLICES: tl.constexpr):
     """A chunk (CHUNK,) as operand B, (SLICES, depth, SEGMENTS), K in the order of `dot_rows`."""
     groups: tl.constexpr = CHUNK // (SLICES * SEGMENTS * 32)
@@ -235,7 +220,7 @@ def dot_product_kernel(
         before = (
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
-        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        raw = load_vector(x + m * K, K, CHUNK, CHUNKS, ".cg")
         result = dot_product(rows, raw, gains, eps, K, halves * ROWS, CHUNK, CHUNKS, SLICES, NORM)
         if GATED:
             gate, up = tl.split(tl.reshape(result, (ROWS, 2)))

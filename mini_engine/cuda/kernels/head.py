@@ -27,14 +27,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, load_vector
-from mini_engine.cuda.kernels.gemv_dot import (
-    dot_input,
-    dot_partials,
-    dot_plan,
-    dot_row,
-    dot_rows,
-    fold,
-)
+from mini_engine.cuda.kernels.gemv_dot import dot_input, dot_partials, dot_plan, dot_rows, fold
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
     launch_options,
@@ -65,7 +58,7 @@ def head_kernel(
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        raw = load_vector(x + m * K, K, CHUNK, CHUNKS, ".cg")
         operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
         inverse = tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
         inputs = inputs + ((operands, inverse),)
