@@ -25,7 +25,8 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.capacity import check_batch
-from mini_engine.step.explain import WAYS, explain
+from mini_engine.step.explain import explain
+from mini_engine.step.run import WAYS
 from mini_engine.step.storage import stored_as
 
 LITTLE = 0.03  # a saving below this share of the step is not worth a capture

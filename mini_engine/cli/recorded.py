@@ -22,8 +22,9 @@ from mini_engine.sim.recorded import UNLISTED, Anatomy, anatomy, anatomy_of, kin
 from mini_engine.sim.trace import GPU, TraceEvent, summary, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
-from mini_engine.step.explain import WAYS, Explained, explain
+from mini_engine.step.explain import Explained, explain
 from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import WAYS
 
 ONCE = ("KV write", "attention")  # what a layer has one of: the first that is there
 FEW = 0.02  # a kind below this share of every bar has no colour of its own

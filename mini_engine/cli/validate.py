@@ -48,6 +48,7 @@ from mini_engine.validate.points import (
     by_class,
     host_from,
     pairs,
+    read_kept,
     read_points,
     rows_of,
     summary,
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
         _fit(console)
-    sheets, kept = Sheets.shipped(), fit.read_kept()
+    sheets, kept = Sheets.shipped(), read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
