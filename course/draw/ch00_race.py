@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.files import write_whole
 from mini_engine.model.config import named_shape
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.step.cards import load_spec
@@ -97,3 +99,84 @@ def table() -> dict[str, Any]:
     """What the widget reads."""
     lanes = {way: vars(lane) for way, lane in race().items()}
     return {"lanes": lanes, "prompt": PROMPT, "words": words(), "slower": SLOWER}
+
+
+# ---------------------------------------------------------------- as a picture
+
+WIDE, ROW, LEFT, RIGHT = 880, 84, 150, 784  # pixels; lanes go from LEFT to RIGHT
+LETTER = 7.8  # of the text that appears, in pixels
+LOOP_S = 9.0  # until the text begins again
+LOOK = """
+text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
+.soft{fill:#59636e}.ms{font-size:19px;font-weight:700;text-anchor:end}.type{font:13px monospace}
+.end{text-anchor:end}
+.cpu{fill:#e69f00}.gpu{fill:#0072b2}.host{fill:#8b8f98}.idle{fill:#e6e4de}
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.soft{fill:#9198a1}.cpu{fill:#f0b429}
+.gpu{fill:#4aa8e8}.idle{fill:#2a303a}}
+@media(prefers-reduced-motion:reduce){rect{animation:none!important}}
+"""
+
+
+def race_svg(path: Path) -> None:
+    """The race of one reader, animated without a script: its text is uncovered word by word."""
+    ways = [race()[way] for way in SHOWN]
+    longest = max(lane.itl[0] for lane in ways)
+    told = "; ".join(f"{lane.name.replace(',', '')} {lane.itl[0] / 1e3:.1f} ms" for lane in ways)
+    rows = "".join(_row(number, lane, longest) for number, lane in enumerate(ways))
+    tall = ROW * len(ways) + 30
+    write_whole(
+        path,
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {tall}" role="img" '
+        f'aria-label="One decode step on the lanes of CPU and GPU: {told}">'
+        f"<style>{LOOK}</style>{rows}"
+        f'<text class="soft" x="{LEFT}" y="{tall - 10}">{SHAPE} on one {CARD.upper()}, predicted; '
+        f"the text is {SLOWER} times as slow</text></svg>\n".encode(),
+    )
+
+
+def _row(number: int, lane: Lane, longest: int) -> str:
+    """One way: its name, two lanes, the text, and how long the step is."""
+    y, itl, before, busy = ROW * number + 8, lane.itl[0], lane.before[0], lane.busy[0]
+
+    def box(name: str, start_us: float, end_us: float, top: int) -> str:
+        left, width = (us * (RIGHT - LEFT) / longest for us in (start_us, end_us - start_us))
+        return (
+            f'<rect class="{name}" x="{LEFT + left:.1f}" y="{y + top}" '
+            f'width="{max(width, 1):.1f}" height="16"/>'
+        )
+
+    issued = before + lane.issue
+    boxes = [box("idle", 0, itl, 0), box("idle", 0, itl, 20), box("host", 0, before, 0)]
+    boxes += [box("cpu", before, issued, 0)] + [box("host", issued, issued + lane.beside, 0)] * (
+        lane.beside > 0
+    )
+    first = before + lane.issue / lane.launches
+    count = max(4, round(70 * itl / longest))  # stripes: a kernel is thinner than a pixel
+    for i in range(count):
+        start_us = first + i * (itl - lane.sync - first) / count
+        boxes.append(box("gpu", start_us, start_us + busy / count, 20))
+    text, widths = PROMPT + "".join(words()), [len(PROMPT) * LETTER]
+    for word in words():
+        widths.append(widths[-1] + len(word) * LETTER)
+    when = [index * itl * SLOWER / 1e6 / LOOP_S for index in range(len(widths))]
+    frames = "".join(
+        f"{100 * at:.2f}%{{width:{width:.0f}px}}"
+        for at, width in zip(when, widths, strict=True)
+        if at < 1
+    )
+    half = max(width for at, width in zip(when, widths, strict=True) if at < 0.2)
+    return (
+        f"<style>@keyframes k{number}{{{frames}}}#r{number}{{animation:k{number} {LOOP_S:g}s "
+        "step-end infinite}</style>"
+        f'<clipPath id="c{number}"><rect id="r{number}" x="{LEFT}" y="{y + 40}" '
+        f'width="{half:.0f}" height="22"/></clipPath>'
+        f'<text class="name" x="8" y="{y + 14}">{lane.name}</text>'
+        f'<text class="soft" x="8" y="{y + 34}">{lane.launches:,} launches</text>{"".join(boxes)}'
+        f'<g clip-path="url(#c{number})"><text class="type" x="{LEFT}" y="{y + 55}" '
+        f'textLength="{len(text) * LETTER:.0f}">{text}</text></g>'
+        f'<text class="ms" x="{WIDE - 8}" y="{y + 16}">{itl / 1e3:.1f} ms</text>'
+        f'<text class="soft end" x="{WIDE - 8}" y="{y + 35}">busy {busy / itl:.0%}</text>'
+    )
+
+
+FIGURES = {"race.svg": race_svg}

@@ -79,7 +79,7 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
     told = re.sub(r"<.*?>", "", first[1]) if first else WHY
     told = html.escape(shorten(html.unescape(told), 190, placeholder="…"))
     title = html.escape(re.sub(r"<.*?>", "", html.unescape(context.get("title", project))))
-    picture = context["pathto"]("_images/timeline.png", True)
+    picture = context["pathto"]("_images/00-one-token.png", True)
     context["metatags"] = context.get("metatags", "") + (
         f'<meta name="description" content="{told}"><meta property="og:title" content="{title}">'
         f'<meta property="og:description" content="{told}">'

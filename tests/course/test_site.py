@@ -290,7 +290,7 @@ def test_every_page_says_what_it_is_and_has_a_picture(site: Path) -> None:
         assert re.search(r'<meta name="description" content="[^"]{20,260}">', text), path
         assert 'property="og:image"' in text
         assert "favicon.svg" in text
-    assert (site / "_images/timeline.png").exists()
+    assert (site / "_images/00-one-token.png").exists()
 
 
 def test_a_chapter_shows_its_minutes_labs_and_notebooks_at_its_head(site: Path) -> None:
@@ -310,6 +310,14 @@ def test_the_menu_has_three_levels(site: Path, browser: Any) -> None:
         "The course", "The labs", "More"
     ]  # fmt: skip
     assert opened.locator(".sidebar-tree a:visible").count() == 3 + len(chapters(ROOT))
+    opened.context.close()
+
+
+def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/README.html", viewport={"width": 1440, "height": 900})
+    first = opened.locator("article img").first
+    assert first.get_attribute("src").endswith("race.svg")
+    assert first.bounding_box()["y"] < 300
     opened.context.close()
 
 
