@@ -80,7 +80,7 @@ def prepared(path: Path, root: Path) -> str:
         text, target, anchor = match[1], match[2], match[3] or ""
         there = (path.parent / target).resolve()
         inside = there.relative_to(root) if there.is_relative_to(root) else None
-        if inside is None or there.suffix in (".md", ".ipynb", ".png"):
+        if inside is None or there.suffix in (".md", ".ipynb", ".png", ".svg"):
             return match[0]
         if there.suffix == ".py" and inside.parts[0] == "mini_engine":
             up = "../" * (len(path.relative_to(root).parts) - 1)
