@@ -36,88 +36,7 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.step.cards import intervals
 from mini_engine.validate import fit
-from mini_engine.validate.points import (
-    QUANTISED_POINTS,
-    SHIPPED_POINTS,
-    Row,
-    Sheets,
-    by_class,
-    host_from,
-    pairs,
-    read_points,
-    rows_of,
-    summary,
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
-    words = "a card of your own that points name, as calibrate writes one"
-    add("--spec", type=Path, metavar="FILE", help=words)
-    words = "eager points that tell the speed of their hosts, one for each host"
-    add("--host-from", metavar="ID,ID", help=words)
-    words = "fit the figures to the shipped points, and write them"
-    add("--fit", action="store_true", help=words)
-    words = "for the two pictures (default: out)"
-    add("-o", "--out", type=options.out_folder, default="out", metavar="DIR", help=words)
-
-
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine import plots
-
-    if args.fit and args.points:
-        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
-    if args.fit:
-        _fit(console)
-    sheets, kept = Sheets.shipped(), fit.read_kept()
-    sheets = sheets.with_card(args.spec) if args.spec else sheets
-    points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
-    hosts = {}
-    for word in args.host_from.split(",") if args.host_from else ():
-        point = next((p for p in points if p.id == word), None)
-        if point is None:
-            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
-        hosts[point.host] = host_from(point, sheets)
-        points.remove(point)
-    rows = rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
-    if not rows:
-        raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
-    plots.predicted_against_measured(rows, pictures[0])
-    plots.errors_by_class(rows, by_class(rows), pictures[1])
-    few = []  # steps with weights in few bits, which no fit has seen
-    if not args.points:
-        few = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
-    return {
-        **_judged(rows),
-        "unknown": unknown,
-        "quantised": _judged(few) if few else None,
-        "pairs": pairs(rows),
-        "batches": intervals(),
-        "parameters": kept["parameters"],
-        "inseparable": kept["inseparable"],
-        "pictures": pictures,
-    }
-
-
-def _judged(rows: list[Row]) -> dict[str, Any]:
-    return {"points": rows, "classes": by_class(rows), "summary": summary("all", rows)}
-
-
-def _fit(console: Console) -> None:
-    """Fits the figures to the shipped points, each source also left out, and writes them."""
-    sheets = Sheets.shipped()
-    points, _ = read_points(SHIPPED_POINTS, sheets)
-    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
-    of = len({point.source for point in points})
-    with console.status("fitting") as status:
-        found = fit.fit_points(points, sheets, fit.parameters(sheets))
-        without = fit.left_out(
-            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
-        )
-    fit.keep(found, points, without)
-
+from mini_engine.validate import points as measured
 
 POINTS: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
@@ -150,27 +69,92 @@ FITTED: Columns = {
 }  # fmt: skip
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    for line in result["unknown"]:
-        console.print(f"left out: {line}", markup=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
+    words = "a card of your own that points name, as calibrate writes one"
+    add("--spec", type=Path, metavar="FILE", help=words)
+    words = "eager points that tell the speed of their hosts, one for each host"
+    add("--host-from", type=options.words, default=[], metavar="ID,ID", help=words)
+    words = "fit the figures to the shipped points, and write them"
+    add("--fit", action="store_true", help=words)
+    words = "for the two pictures (default: out)"
+    add("-o", "--out", type=options.out_folder, default="out", metavar="DIR", help=words)
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine import plots
+
+    if args.fit and args.points:
+        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
+    if args.fit:
+        _fit(console)
+    sheets, kept = measured.Sheets.shipped(), fit.read_kept()
+    sheets = sheets.with_card(args.spec) if args.spec else sheets
+    points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
+    hosts = {}
+    for word in args.host_from:
+        point = next((p for p in points if p.id == word), None)
+        if point is None:
+            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
+        hosts[point.host] = measured.host_from(point, sheets)
+        points.remove(point)
+    rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
+    if not rows:
+        raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
+    judged, few = _judged(rows), None
+    pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
+    plots.predicted_against_measured(rows, pictures[0])
+    plots.errors_by_class(rows, judged["classes"], pictures[1])
+    if not args.points:  # steps with weights in few bits, which no fit has seen
+        quantised, _ = measured.read_points(measured.QUANTISED_POINTS, sheets)
+        few = _judged(measured.rows_of(quantised, sheets))
+    return {
+        **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
+        "batches": intervals(), "parameters": kept["parameters"],
+        "inseparable": kept["inseparable"], "pictures": pictures,
+    }  # fmt: skip
+
+
+def _judged(rows: list[measured.Row]) -> dict[str, Any]:
+    classes, summary = measured.by_class(rows), measured.summary("all", rows)
+    return {"points": rows, "classes": classes, "summary": summary}
+
+
+def _fit(console: Console) -> None:
+    """Fits the figures to the shipped points, each source also left out, and writes them."""
+    sheets = measured.Sheets.shipped()
+    points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
+    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
+    of = len({point.source for point in points})
+    with console.status("fitting") as status:
+        found = fit.fit_points(points, sheets, fit.parameters(sheets))
+        without = fit.left_out(
+            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
+        )
+    fit.keep(found, points, without)
+
+
+def show(r: argparse.Namespace, console: Console) -> None:
+    for line in r.unknown:
+        console.print(f"left out: {line}")
     title = "Measured by others, predicted here: ITL in ms"
-    console.print(table(POINTS, result["points"], title=title))
-    _show_classes("By class", result, console)
+    console.print(table(POINTS, r.points, title=title))
+    _show_classes("By class", r.classes, r.summary, console)
     title = "By batch, each source left out of fit and interval"
-    console.print(table(BATCHES, result["batches"], title=title))
-    if few := result["quantised"]:
-        _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", few, console)
+    console.print(table(BATCHES, r.batches, title=title))
+    if few := r.quantised:
+        title = "Weights in few bits, and llama.cpp in 16: in no fit"
+        _show_classes(title, few["classes"], few["summary"], console)
         inside = [row.inside for row in few["points"] if row.inside is not None]
         console.print(f"{sum(inside)} of {len(inside)} lie in their interval.")
-    console.print(table(PAIRS, result["pairs"], title="What a graph buys, pair by pair"))
-    console.print(table(FITTED, result["parameters"], title="Fitted, with 90% intervals"))
-    for one, other, correlation in result["inseparable"]:
-        console.print(
-            f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
-        )
-    console.print(f"Pictures: {', '.join(map(str, result['pictures']))}")
+    console.print(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
+    console.print(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
+    for one, other, correlation in r.inseparable:
+        told = f"{one} from {other} (correlation {correlation:+.2f})"
+        console.print(f"The data cannot separate {told}.")
+    console.print(f"Pictures: {', '.join(map(str, r.pictures))}")
 
 
-def _show_classes(title: str, judged: dict[str, Any], console: Console) -> None:
-    rows = [*judged["classes"], judged["summary"]]
-    console.print(table(CLASSES, rows, title=title, bold=[len(rows) - 1]))
+def _show_classes(title: str, classes: list[Any], every: Any, console: Console) -> None:
+    console.print(table(CLASSES, [*classes, every], title=title, bold=[len(classes)]))
