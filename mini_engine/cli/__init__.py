@@ -4,9 +4,9 @@ In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 an
 bad input.
 
 A command is a module of this package, imported only when it is asked for. Its docstring is the long
-help, and it has three functions:
+help, and it has:
 
-    add_arguments(parser)        its options
+    SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
     run(args, console) -> dict   does the work and returns what was found
     show(r, console)             prints it for people; `--json` prints all fields of it
 
@@ -98,6 +98,7 @@ def as_json(found: Any) -> Any:
 
 def build_parser(words: Sequence[str]) -> ArgumentParser:
     """The parser. Only the command that is asked for is imported, to start fast."""
+    from mini_engine.cli import options
     from mini_engine.cli.terminal import Parser
 
     parser = Parser(
@@ -114,7 +115,8 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
             command = load(name)
             sub.description = command.__doc__
             sub.epilog = f"Next: python -m mini_engine {following}\nRead: course/{chapter}.md"
-            command.add_arguments(sub)
+            options.add(sub, command.SHARED, command.OPTIONS)
+            sub.set_defaults(**getattr(command, "DEFAULTS", {}))
     return parser
 
 

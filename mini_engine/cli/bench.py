@@ -74,33 +74,30 @@ DEFAULTS: dict[str, tuple[list[str], list[int], list[int], int, int]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, positive = parser.add_argument, options.positive
-    add("--quick", action="store_true", help="one shape, batch 1 and 8, 8 laps")
-    shapes = f"shapes, tiny, or checkpoint folders (default: {','.join(MODELS)}; emulated: tiny)"
-    add("--shape", type=options.words, metavar="NAME,...", help=shapes)
-    add("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
-    add("--context", type=options.whole_numbers, metavar="512", help="contexts")
-    arms = "variants to time, in this order (default: all; an unknown name lists them)"
-    add("--arms", type=options.words, metavar="NAME,...", help=arms)
-    against = f"other engines on the same checkpoint folder: {', '.join(NAMES[2:])}; a row says "
-    against += "how to install what is missing. Without --arms, only these run"
-    add("--against", type=options.words, default=[], metavar="NAME,...", help=against)
-    python = "the Python that has the engines of --against (default: this one)"
-    add("--python", default=sys.executable, metavar="PYTHON", help=python)
-    add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
-    add("--steps", type=positive, metavar="N", help="decode steps a lap (default: 32)")
-    gate = "steps that the gate compares (default: %(default)s)"
-    add("--gate-steps", type=positive, default=128, metavar="N", help=gate)
-    add("--spec", help="predict with this card (default: by the GPU's name)")
-    add("--host", help="and this host (default: the usual server)")
-    measuring.add_device(parser)
-    add("--resume", action="store_true", help="keep what the file has measured")
-    traces = "keep the profiler's trace of a call of each variant"
-    add("--traces", type=options.out_folder, metavar="DIR", help=traces)
-    plot = "measure nothing: show the table of this file and draw its pictures again"
-    add("--plot", type=Path, metavar="JSON", help=plot)
-    add("-o", "--out", type=options.json_out, metavar="JSON", help="measurements")
+SHARED = "device"
+AGAINST = f"other engines on a checkpoint folder; without --arms, only they: {', '.join(NAMES[2:])}"
+OPTIONS: options.Rows = {
+    "--quick": (bool, None, "one shape, batch 1 and 8, 8 laps"),
+    "--shape NAME,...": (
+        options.words,
+        None,
+        "shapes or folders (default: three; emulated: tiny)",
+    ),
+    "--batch 1,8": (options.whole_numbers, None, "batches (default: 1,8,64,256)"),
+    "--context 512": (options.whole_numbers, None, "contexts (default: 512)"),
+    "--arms NAME,...": (options.words, None, "variants (default: all; an unknown name lists them)"),
+    "--against NAME,...": (options.words, None, AGAINST),
+    "--python PYTHON": (str, sys.executable, "which has the engines of --against"),
+    "--rounds N": (options.positive, None, "laps, an even number (default: 8, or 20)"),
+    "--steps N": (options.positive, None, "decode steps a lap (default: 32)"),
+    "--gate-steps N": (options.positive, 128, "steps that the gate compares"),
+    "--spec CARD": (str, None, "predict with this card (default: by the GPU's name)"),
+    "--host HOST": (str, None, "and this host (default: the usual server)"),
+    "--resume": (bool, None, "keep what the file has measured"),
+    "--traces DIR": (options.out_folder, None, "keep the profiler's trace of a call of each"),
+    "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
+    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -203,7 +200,7 @@ def _arms(
 
 def _check_engines(args: argparse.Namespace) -> None:
     """ValueError for what no engine could do, before anything is measured."""
-    for name in args.against:
+    for name in args.against or []:
         if name not in NAMES:
             raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
     if not shutil.which(args.python):

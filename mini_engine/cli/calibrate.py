@@ -37,17 +37,14 @@ BASE_HOST = "server"  # where the figures of a host come from that are not measu
 HOST_STEPS = 300  # of --host: a second or less
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
-    measuring.add_device(parser)
-    base = f"where to take what is not measured: {', '.join(names('card'))}, or a file (default:"
-    add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
-    out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
-    out += "--host the host (default: out/my-host.json)"
-    add("-o", "--out", type=options.json_out, metavar="JSON", help=out)
-    evidence = "the measurements (default: by the GPU's name)"
-    add("--evidence", type=options.json_out, metavar="JSON", help=evidence)
+SHARED = "device"
+OUT = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with --host"
+OPTIONS: options.Rows = {
+    "--host": (bool, None, "measure only what an op costs the host; needs no GPU"),
+    "--base CARD": (str, None, "where to take the rest (default: the card of this GPU)"),
+    "-o --out JSON": (options.json_out, None, f"{OUT} the host (default: out/my-host.json)"),
+    "--evidence JSON": (options.json_out, None, "the measurements (default: by the GPU's name)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

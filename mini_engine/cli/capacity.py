@@ -29,11 +29,9 @@ from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
 from mini_engine.step.storage import stored_as
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "shape", "spec", "stored", "batch", "context", context=4096)
-    size = "of the weights, instead of --quant: 1e9 bytes"
-    parser.add_argument("--file-gb", type=options.between(1e-9, 1e9), metavar="GB", help=size)
+SHARED, DEFAULTS = "shape spec stored batch context", {"context": 4096}
+SIZE = "of the weights, instead of --quant: 1e9 bytes"
+OPTIONS: options.Rows = {"--file-gb GB": (options.between(1e-9, 1e9), None, SIZE)}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

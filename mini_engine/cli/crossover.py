@@ -48,13 +48,12 @@ COLUMNS: Columns = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "shape", "spec", "stored", "context")
-    most = "the table ends here, or with the last that fits (default: 256)"
-    parser.add_argument(
-        "--max-batch", type=options.step_tokens, default=256, metavar="N", help=most
-    )
-    options.add_picture(parser, "out/crossover.png")
+SHARED = "shape spec stored context"
+OUT = "picture (default: out/crossover.png; with --json none)"
+OPTIONS: options.Rows = {
+    "--max-batch N": (options.step_tokens, 256, "the table ends here, or with the last that fits"),
+    "-o --out FILE": (options.picture, None, OUT),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -57,10 +57,8 @@ COLUMNS: Columns = {
 }  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "prompt", "shape", "spec", "batch")
-    words = "folder for the files (default: out)"
-    parser.add_argument("--out", type=options.out_folder, default="out", help=words)
+SHARED = "prompt shape spec batch"
+OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

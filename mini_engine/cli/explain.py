@@ -26,13 +26,11 @@ from mini_engine.step.explain import WAYS
 LITTLE = 0.03  # a saving below this share of the step is not worth a capture
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "shape", "spec", "stored", "batch", "context")
-    add = parser.add_argument
-    words = "the inter-token latency that you measured"
-    add("--itl", type=options.between(1e-3, 1e6), metavar="MS", help=words)
-    words = "how it was launched (default: as the nearest prediction)"
-    add("--mode", choices=tuple(WAYS), help=words)
+SHARED = "shape spec stored batch context"
+OPTIONS: options.Rows = {
+    "--itl MS": (options.between(1e-3, 1e6), None, "the inter-token latency that you measured"),
+    "--mode": (tuple(WAYS), None, "how it was launched (default: as the nearest prediction)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

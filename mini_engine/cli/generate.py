@@ -19,7 +19,7 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
                 reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
 
 With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
-with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
+with --kernels 0 it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
 place; with TRITON_INTERPRET=1 the kernels do, slowly: MINI_ENGINE_SM_COUNT=1 makes their programs
 fewer, --mode NONE spares the warm-up, and few tokens are soon there.
 """
@@ -46,44 +46,29 @@ USELESS = {  # options that the other backend has a use for
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "prompt", "spec", "mode", "sizes")
-    parser.set_defaults(spec=None)  # to know whether it was given with --backend cuda
-    add = parser.add_argument
-    add("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id (default: our own)")
-    add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
-    words = "to write for each prompt (default: 48)"
-    add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
-    words = "fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)"
-    add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
-
-    real = parser.add_argument_group("with --backend cuda")
-    add, either = real.add_argument, real.add_mutually_exclusive_group()
-    words = "quantise the layers' weights as they are read"
-    add("--quant", choices=("int8", "int4"), help=words)
-    words = "PyTorch's own ops and none of our kernels, to compare with"
-    either.add_argument("--plain", dest="kernels", action="store_const", const=0, help=words)
-    words = "Triton kernels a layer: 9, one for each op, or the same fused into 5 (default)"
-    either.add_argument("--kernels", type=int, choices=(5, 9), help=words)
-    words = "decode steps in one graph, each fed by the one before. The CPU launches once in K "
-    words += "tokens, which then come K at a time, and a new request waits for all K (default: 1)"
-    add("--steps-per-replay", type=options.positive, metavar="K", help=words)
-
-    add = parser.add_argument_group("drawing tokens").add_argument
-    words = "0.8, say; 0 takes the likeliest (default)"
-    add("--temperature", type=options.between(0, 1e6), metavar="T", help=words)
-    add("--top-k", type=options.counted, metavar="K", help="only the K likeliest (default: 0, all)")
-    words = "only the likeliest that hold P (default: 1, all)"
-    add("--top-p", type=options.share, metavar="P", help=words)
-    words = "only those P times as likely as the likeliest"
-    add("--min-p", type=options.share, metavar="P", help=words)
-    add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
+SHARED, DEFAULTS = "prompt spec mode sizes", {"spec": None}
+OPTIONS: options.Rows = {
+    "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
+    "--backend": (("sim", "cuda"), "sim", "what runs"),
+    "--max-new-tokens N": (options.positive, 48, "to write for each prompt"),
+    "--kv-dtype": (("auto", "fp8"), "auto", "fp8: a byte a number (e4m3, a scale a head)"),
+    "--quant": (("int8", "int4"), None, "cuda: quantise the weights as they are read"),
+    "--kernels": (("9", "5", "0"), None, "cuda: Triton kernels a layer: one for each op, the same "
+                  "fused, or none but PyTorch's own ops (default: 5)"),
+    "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
+                             "the one before: tokens come K at a time (default: 1)"),
+    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0, the likeliest)"),
+    "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
+    "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
+    "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
+    "--seed N": (options.whole, None, "of the first prompt (default: 0)"),
+}  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     given = {name: value for name, value in vars(args).items() if value is not None}
     for name in {*USELESS[args.backend]} & {*given}:
-        option = "--plain" if given[name] == 0 else f"--{name.replace('_', '-')} {given[name]}"
+        option = f"--{name.replace('_', '-')} {given[name]}"
         other = "sim" if args.backend == "cuda" else "cuda"
         raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
@@ -95,7 +80,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.backend == "cuda":
         from mini_engine.cuda import generate as cuda
 
-        tokenizer, kernels = cuda.open_tokenizer(args.model), given.get("kernels", 5)
+        kernels: Any = int(given.get("kernels", 5))
+        tokenizer = cuda.open_tokenizer(args.model)
         write = partial(cuda.generate, args.model, quant=args.quant, kernels=kernels,
                         steps_per_replay=args.steps_per_replay or 1)  # fmt: skip
     else:

@@ -31,13 +31,11 @@ from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, bench, measuring, options
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    measuring.add_device(parser)
-    out = "the folder of a run (default: out/gpu, emulated out/gpu-emulated)"
-    add("-o", "--out", type=options.out_folder, metavar="DIR", help=out)
-    add("--stages", type=options.words, metavar="NAME,...", help="only these (default: all)")
+SHARED = "device"
+OPTIONS: options.Rows = {
+    "-o --out DIR": (options.out_folder, None, "(default: out/gpu, or out/gpu-emulated)"),
+    "--stages NAME,...": (options.words, None, "only these (default: all)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -28,15 +28,14 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.serving.ladder_cost import LadderCosts
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "limits", "mode", "shape", "spec", "sizes")
-    add = parser.add_argument
-    words = "speculative tokens a request"
-    add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
-    add("--max-capture-size", type=options.positive, metavar="N", help="another ceiling")
-    add("--batch", type=options.positive, metavar="N", help="explain this decode batch")
-    options.add_picture(parser, "out/ladder.png")
+SHARED = "limits mode shape spec sizes"
+OUT = "picture (default: out/ladder.png; with --json none)"
+OPTIONS: options.Rows = {
+    "--spec-tokens N": (options.counted, 0, "speculative tokens a request"),
+    "--max-capture-size N": (options.positive, None, "another ceiling"),
+    "--batch N": (options.positive, None, "explain this decode batch"),
+    "-o --out FILE": (options.picture, None, OUT),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -6,7 +6,6 @@ there is no suitable GPU. torch is imported only when a device is asked for.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
 EMULATED = "[bold]Emulated on a CPU: no evidence about any GPU.[/bold]"
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """`--device`: a GPU, or the emulator."""
-    words = "cpu: the emulator, which shows that everything works and measures nothing (default: "
-    words += "a GPU where there is one)"
-    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help=words)
 
 
 def backend_of(word: str, console: Console) -> GraphBackend:

@@ -7,7 +7,8 @@ In: an argument parser, or parsed words. Out: a `Server`, numbers, paths; `Value
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +30,33 @@ MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
 
 
-# ---------------------------------------------------------------- types, for `type=`
+# ---------------------------------------------------------------- types
 
 
 def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
     """A number (or, with `kind=int`, a whole one) from `least` to `most`."""
+    what = f"{'a whole number' if kind is int else 'a number'} from {least:,g} to {most:,g}"
 
     def read(word: str) -> Any:
         try:
             value = kind(word)
         except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(
-                f"{word!r:.40} is not {what} from {least:,g} to {most:,g}"
-            )
-        return value
+            value = math.nan
+        if least <= value <= most:
+            return value
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not {what}")
 
     return read
 
 
-positive = between(1, 1e15, int)
-counted = between(0, 1e15, int)
-whole = between(-1e15, 1e15, int)
-share = between(0, 1)
+positive, counted = between(1, 1e15, int), between(0, 1e15, int)
+whole, share = between(-1e15, 1e15, int), between(0, 1)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
 
 
 def words(word: str) -> list[str]:
     """`a,b` as a list."""
-    if found := [part.strip() for part in word.split(",") if part.strip()]:
-        return found
-    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")
+    return [part.strip() for part in word.split(",") if part.strip()]
 
 
 def whole_numbers(word: str) -> list[int]:
@@ -69,75 +64,75 @@ def whole_numbers(word: str) -> list[int]:
     return [whole(part) for part in words(word)]
 
 
-def _written(check: Callable[..., Path], *about: Any) -> Callable[[str], Path]:
-    """A path that `check` of mini_engine/files.py finds can be written."""
+def written(*endings: str) -> Callable[[str], Path]:
+    """A file that can be written, whose name ends so; without `endings`, a folder for files."""
 
     def read(word: str) -> Path:
         try:
-            return check(Path(word), *about)
+            return check_out(Path(word), endings) if endings else check_folder(Path(word))
         except (ValueError, OSError) as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
 
 
-picture = _written(check_out, (".png", ".svg", ".pdf"))
-json_out = _written(check_out, (".json",))
-out_folder = _written(check_folder)  # or one that can be made
+picture, json_out, out_folder = written(".png", ".svg", ".pdf"), written(".json"), written()
 
 
 # ---------------------------------------------------------------- options
 
-
-def add(parser: argparse.ArgumentParser, *which: str, context: int = 1024) -> None:
-    """The shared options of these names: `add(parser, "shape", "spec", "stored")`."""
-    cards, engines, hosts = (", ".join(names(kind)) for kind in ("card", "engine", "host"))
-    modes = [mode.name for mode in CUDAGraphMode]
-    sizes = (
-        "capture sizes, in any order; those above a step's tokens are left out (default: vLLM's)"
-    )
-    every: list[tuple[str, str, dict[str, Any], str]] = [
-        ("prompt", "--prompt", {"action": "append", "metavar": "TEXT"},
-         "a prompt; give it again for more (default: five built-in ones)"),
-        ("shape", "--shape --model", {"default": "qwen3-0.6b", "metavar": "NAME"},
-         f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id (default: qwen3-0.6b)"),
-        ("spec", "--spec --gpu", {"default": CARD, "metavar": "NAME"},
-         f"card: {cards}, or a JSON file (default: {CARD})"),
-        ("spec", "--engine", {"metavar": "NAME"}, f"{engines}, or a JSON file (default: vllm)"),
-        ("spec", "--host", {"metavar": "NAME"},
-         f"{hosts}, or a JSON file (default: the engine's usual one)"),
-        ("batch", "--batch", {"type": positive, "default": 1, "metavar": "N"},
-         "requests (default: 1)"),
-        ("context", "--context", {"type": positive, "default": context, "metavar": "N"},
-         "tokens of each request, this step's included (default: %(default)s)"),
-        ("limits", "--max-num-seqs", {"type": step_tokens, "metavar": "N"},
-         "requests that may run side by side (default: vLLM's on the card)"),
-        ("limits", "--max-num-batched-tokens", {"type": step_tokens, "metavar": "N"},
-         "of a step: one of each running request, the rest for prompts (default: vLLM's)"),
-        ("sizes", "--capture-sizes --ladder", {"type": whole_numbers, "metavar": "1,2,4"}, sizes),
-        ("stored", "--quant", {"choices": FORMATS, "metavar": "NAME"},
-         f"of the weights: {', '.join(FORMATS)} (default: as the model is)"),
-        ("stored", "--kv-dtype", {"choices": KV_DTYPE_BYTES}, "of the cache (default: likewise)"),
-        ("mode", "--mode", {"default": MODES[-1], "choices": modes},
-         f"how steps are launched (default: {MODES[-1]})"),
-    ]  # fmt: skip
-    for name, flags, how, told in every:
-        if name in which:
-            parser.add_argument(*flags.split(), **how, help=told)
+# A row says of an option: its flags, and the word for its value; its type (bool is a switch, list
+# may be given again, a tuple holds the choices); its default, which the help names; what it means.
+Rows = Mapping[str, tuple[Any, Any, str]]
+_KNOWN = {kind: f"{', '.join(names(kind))}, or a JSON file" for kind in ("card", "engine", "host")}
+SHARED: Mapping[str, Rows] = {
+    "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
+    "shape": {"--shape --model NAME": (
+        str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id")},
+    "spec": {
+        "--spec --gpu NAME": (str, CARD, f"card: {_KNOWN['card']} (default: {CARD})"),
+        "--engine NAME": (str, None, f"{_KNOWN['engine']} (default: vllm)"),
+        "--host NAME": (str, None, f"{_KNOWN['host']} (default: the engine's usual one)"),
+    },
+    "batch": {"--batch N": (positive, 1, "requests")},
+    "context": {"--context N": (positive, 1024, "tokens of each request, this step's included")},
+    "limits": {
+        "--max-num-seqs N": (step_tokens, None, "requests side by side (default: vLLM's)"),
+        "--max-num-batched-tokens N": (step_tokens, None, "of a step (default: vLLM's)"),
+    },
+    "sizes": {"--capture-sizes --ladder 1,2,4": (
+        whole_numbers, None, "in any order; those above a step's tokens go (default: vLLM's)")},
+    "stored": {
+        "--quant": (FORMATS, None, "of the weights (default: as the model is)"),
+        "--kv-dtype": (tuple(KV_DTYPE_BYTES), None, "of the cache (default: as the model is)"),
+    },
+    "mode": {"--mode": (tuple(m.name for m in CUDAGraphMode), MODES[-1], "how steps are launched")},
+    "device": {"--device": (("auto", "cuda", "cpu"), "auto", "cpu: the emulator, which shows that "
+                            "all works and measures nothing; auto: a GPU where there is one")},
+}  # fmt: skip
 
 
-def add_picture(parser: argparse.ArgumentParser, default: str) -> None:
-    """`-o`: where the picture goes. With --json there is one only where it is asked for."""
-    says = f"picture: .png, .svg or .pdf (default: {default}; with --json none)"
-    parser.add_argument("-o", "--out", type=picture, metavar="FILE", help=says)
+def add(parser: argparse.ArgumentParser, shared: str, own: Rows) -> None:
+    """A command's own options, and the shared ones of these names ("shape spec")."""
+    every = [row for name in shared.split() for row in SHARED[name].items()]
+    for flags, (kind, default, says) in [*own.items(), *every]:
+        known = default is None or "(default" in says
+        how: dict[str, Any] = {"help": says if known else f"{says} (default: %(default)s)"}
+        if kind is bool:
+            how["action"] = "store_true"
+        elif isinstance(kind, tuple):
+            how |= {"default": default, "choices": kind}
+        else:
+            how |= {"default": default, "metavar": flags.split()[-1]}
+            how |= {"action": "append"} if kind is list else {"type": kind}
+        parser.add_argument(*(word for word in flags.split() if word[0] == "-"), **how)
 
 
 # ---------------------------------------------------------------- what they name
 
 
 def server(args: argparse.Namespace) -> Server:
-    """What the shared options name. Limits that nobody gave become those that vLLM sets on the
-    card."""
+    """What the shared options name. Limits that nobody gave become vLLM's on the card."""
     given = vars(args)
     limits = ("max_num_seqs", "max_num_batched_tokens")
     more = {name: given.get(name) for name in ("quant", "kv_dtype", *limits)}
@@ -179,9 +174,8 @@ def interval(spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: f
 
 def ms(one: Way) -> str:
     """The same for people: "1.5 ms (1.3 to 1.9)"."""
-    known = ends(one.low_us, one.high_us, 1e-3)
-    known = "no interval: too few measured it" if known == "–" else known
-    return f"{two_digits(one.itl_us / 1e3)} ms ({known})"
+    known = one.low_us and ends(one.low_us, one.high_us, 1e-3)
+    return f"{two_digits(one.itl_us / 1e3)} ms ({known or 'no interval: too few measured it'})"
 
 
 def capture(costs: GraphCosts) -> str:

@@ -60,19 +60,15 @@ def columns(word: str) -> Columns:
     return Columns(time and named[time], named["prompt"], named["new"], units_us[time or "time"])
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, number = parser.add_argument, options.positive
-    formats = "CSV or JSON lines (default: a synthetic one)"
-    add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
-    named = "names of the trace's columns (default: those of a trace that is known)"
-    add("--columns", type=columns, metavar=NAMED, help=named)
-    options.add(parser, "shape", "spec", "mode", "stored", "limits", "sizes")
-    add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
-    words = "a share of the prompts (--share) begins with the same tokens; caches prefixes"
-    add("--shared-prefix", type=number, default=0, metavar="TOKENS", help=words)
-    add("--share", type=options.share, metavar="0..1", help="(default: 1)")
-    words = "what happens to K and V of a preempted request (default: recompute)"
-    add("--preemption", choices=PREEMPTIONS, default="recompute", help=words)
+SHARED = "shape spec mode stored limits sizes"
+OPTIONS: options.Rows = {
+    "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
+    f"--columns {NAMED}": (columns, None, "the trace's (default: those of a trace that is known)"),
+    "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),
+    "--shared-prefix TOKENS": (options.counted, 0, "with which a share of the prompts begins"),
+    "--share 0..1": (options.share, None, "of the prompts (default: 1)"),
+    "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -69,17 +69,15 @@ FITTED: Columns = {
 }  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
-    words = "a card of your own that points name, as calibrate writes one"
-    add("--spec", type=Path, metavar="FILE", help=words)
-    words = "eager points that tell the speed of their hosts, one for each host"
-    add("--host-from", type=options.words, default=[], metavar="ID,ID", help=words)
-    words = "fit the figures to the shipped points, and write them"
-    add("--fit", action="store_true", help=words)
-    words = "for the two pictures (default: out)"
-    add("-o", "--out", type=options.out_folder, default="out", metavar="DIR", help=words)
+SHARED = ""
+OPTIONS: options.Rows = {
+    "--points FILE": (Path, None, "measured points (default: the published ones)"),
+    "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
+    "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
+    "--all": (bool, None, "every point and pair, too (always, of points of your own)"),
+    "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
+    "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
