@@ -58,7 +58,7 @@ def run_demo(args: Namespace, console: Console) -> Done:
             solved.append(lab)
     texts = merged(solved)
     if texts:
-        numbers = ", ".join(str(lab.number) for lab in solved)
+        numbers = ", ".join(lab.number for lab in solved)
         console.print(f"Your code of lab {numbers} runs in the place of the engine's:")
         for module in texts:
             console.print(f"  {module}")

@@ -78,11 +78,7 @@ SHARED = "device"
 AGAINST = f"other engines on a checkpoint folder; without --arms, only they: {', '.join(NAMES[2:])}"
 OPTIONS: options.Rows = {
     "--quick": (bool, None, "one shape, batch 1 and 8, 8 laps"),
-    "--shape NAME,...": (
-        options.words,
-        None,
-        "shapes or folders (default: three; emulated: tiny)",
-    ),
+    "--shape NAME,...": (options.words, None, "shapes or folders (default: three; emulated: tiny)"),
     "--batch 1,8": (options.whole_numbers, None, "batches (default: 1,8,64,256)"),
     "--context 512": (options.whole_numbers, None, "contexts (default: 512)"),
     "--arms NAME,...": (options.words, None, "variants (default: all; an unknown name lists them)"),

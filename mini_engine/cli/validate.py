@@ -1,18 +1,19 @@
 """Hold the model against what others have measured: how far off is it, and what does a graph buy?
 
   python -m mini_engine validate
-  python -m mini_engine validate --points mine.json --json
+  python -m mini_engine validate --all
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
-Every published decode step stands beside its prediction, and each class of engines is summed up.
-`bias` is the median error with its sign. The column "left out" is the honest one: there each source
-is predicted by a fit that has not seen it. An interval is where 80% of such points lie, for each
-way to launch and range of batches; where fewer than three sources tell, there is none. Above a
-batch of 32 most points are what clients of a server saw, with prompts of others in between: no pure
-decode, which is one reason why those intervals lie above the predictions.
-Steps with weights in few bits are in no fit: a table of their own says by how much the model is too
-fast, since it takes the widening of small numbers for free.
+Each class of engines and each range of batches is summed up, and the five steps whose predictions
+lie farthest off stand below. --all prints every published step beside its prediction, every pair of
+one step launched in two ways, and what the fit found. `bias` is the median error with its sign. The
+column "left out" is the honest one: there each source is predicted by a fit that has not seen it.
+An interval is where 80% of such points lie, for each way to launch and range of batches; where
+fewer than three sources tell, there is none. Above a batch of 32 most points are what clients of a
+server saw, with prompts of others in between: no pure decode, which is one reason why those
+intervals lie above the predictions. Steps with weights in few bits are in no fit: a table of their
+own says by how much the model is too fast, since it takes the widening of small numbers for free.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. A point
 with a card, a model or an engine that is not known is named in a line of its own. A host that
@@ -26,6 +27,7 @@ source left out, and writes what it found into cards/, hosts/ and engines/. It t
 from __future__ import annotations
 
 import argparse
+import math
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,11 +40,13 @@ from mini_engine.step.cards import intervals
 from mini_engine.validate import fit
 from mini_engine.validate import points as measured
 
-POINTS: Columns = {
+WORST = 5
+FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
-    "predicted": lambda row: options.two_digits(row.predicted_ms),
-    "interval": lambda row: options.ends(row.low_ms, row.high_ms),
-    "error": "{0.error:+.0%}",
+    "predicted": lambda row: options.two_digits(row.predicted_ms), "error": "{0.error:+.0%}",
+}  # fmt: skip
+POINTS: Columns = {
+    **FARTHEST, "interval": lambda row: options.ends(row.low_ms, row.high_ms),
     "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
 }  # fmt: skip
 CLASSES: Columns = {
@@ -67,14 +71,12 @@ FITTED: Columns = {
     "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
     "told by data": "{0[told_by_data]:.0%}",
 }  # fmt: skip
-
-
 SHARED = ""
 OPTIONS: options.Rows = {
     "--points FILE": (Path, None, "measured points (default: the published ones)"),
     "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
     "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
-    "--all": (bool, None, "every point and pair, too (always, of points of your own)"),
+    "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
     "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
 }
@@ -110,7 +112,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
-        "inseparable": kept["inseparable"], "pictures": pictures,
+        "inseparable": kept["inseparable"], "pictures": pictures, "points_file": args.points,
     }  # fmt: skip
 
 
@@ -134,25 +136,30 @@ def _fit(console: Console) -> None:
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
+    say = console.print
     for line in r.unknown:
-        console.print(f"left out: {line}")
-    title = "Measured by others, predicted here: ITL in ms"
-    console.print(table(POINTS, r.points, title=title))
-    _show_classes("By class", r.classes, r.summary, console)
-    title = "By batch, each source left out of fit and interval"
-    console.print(table(BATCHES, r.batches, title=title))
+        say(f"left out: {line}")
+    if r.all or r.points_file:
+        say(table(POINTS, r.points, title="Measured by others, predicted here: ITL in ms"))
+        say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
+    if r.all:
+        say(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
+        for one, other, correlation in r.inseparable:
+            told = f"{one} from {other} (correlation {correlation:+.2f})"
+            say(f"The data cannot separate {told}.")
+    say(_classes("By class", r.classes, r.summary))
     if few := r.quantised:
         title = "Weights in few bits, and llama.cpp in 16: in no fit"
-        _show_classes(title, few["classes"], few["summary"], console)
+        say(_classes(title, few["classes"], few["summary"]))
         inside = [row.inside for row in few["points"] if row.inside is not None]
-        console.print(f"{sum(inside)} of {len(inside)} lie in their interval.")
-    console.print(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
-    console.print(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
-    for one, other, correlation in r.inseparable:
-        told = f"{one} from {other} (correlation {correlation:+.2f})"
-        console.print(f"The data cannot separate {told}.")
-    console.print(f"Pictures: {', '.join(map(str, r.pictures))}")
+        say(f"{sum(inside)} of {len(inside)} lie in their interval.")
+    title = "By batch, each source left out of fit and interval"
+    say(table(BATCHES, r.batches, title=title))
+    if not r.points_file:
+        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
+        say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
+    say(f"Pictures: {', '.join(map(str, r.pictures))}")
 
 
-def _show_classes(title: str, classes: list[Any], every: Any, console: Console) -> None:
-    console.print(table(CLASSES, [*classes, every], title=title, bold=[len(classes)]))
+def _classes(title: str, classes: list[Any], every: Any) -> Any:
+    return table(CLASSES, [*classes, every], title=title, bold=[len(classes)])

@@ -322,6 +322,13 @@ TABLE = {  # class: points, sources, then in percent: median error, p90, left ou
 }
 
 
+def test_the_usual_host_says_how_it_lies_to_the_hosts_that_the_fit_found() -> None:
+    speeds = [one["value"] for one in KEPT["parameters"] if one["name"].startswith("host ")]
+    usual = SHEETS.hosts["server"]
+    assert f"of the {len(speeds)} whose speed the fit finds" in usual.words["says"]
+    assert f"the middle one takes {median(speeds):.0f} µs" in usual.words["says"]
+
+
 def test_the_table_of_classes_is_the_one_that_is_written_down() -> None:
     printed = {
         one.name: (
