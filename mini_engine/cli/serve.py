@@ -183,7 +183,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
             for n, mode, rung in sorted(counts, reverse=True)[:10]]  # fmt: skip
     console.print(table(("<most steps ran at", "rung", "steps", "share"), most))
     console.print(
-        f"{options.WITHIN} No prompt was held against a measurement.\n{r.steps:,} steps in "
+        f"{options.WITHIN}\nNo prompt was held against a measurement.\n{r.steps:,} steps in "
         f"{r.wall_s:.2f} s: {r.simulated_steps_per_s:,.0f} simulated steps a second, reading "
         "included"
     )

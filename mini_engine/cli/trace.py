@@ -99,15 +99,15 @@ def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         timelines["predicted"] = predicted
         steps["predicted"] = anatomy_of(predicted, whole=not recording.events)
     found, picture = steps["recorded"], out.with_suffix(".png")
-    caption, title = f"{recording.what}. {recording.source.split(',')[0]}", "; ".join(
-        f"{name}: a kernel runs {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
-        for name, step in steps.items()
-    )  # fmt: skip
+    runs = {name: f"{step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
+            for name, step in steps.items()}  # fmt: skip
+    title = "A kernel runs " + ", ".join(f"{name} {share}" for name, share in runs.items())
+    caption = f"{recording.what}. {recording.source.split(',')[0]}"
     if recording.events:
         short = [replace(e, name=_short_name(e)) for e in recording.events]
         zoom_us = max(60.0, found.gpu_us / (found.layers or 1e9) // 3)
         plots.timeline({**timelines, "recorded": short}, picture, title=title, caption=caption,
-                       zoom_us=zoom_us)  # fmt: skip
+                       zoom_us=zoom_us, middle=True)  # fmt: skip
     else:
         bars = {name: {RUNS: step.busy_us, WAITS: step.gpu_us - step.busy_us}
                 for name, step in steps.items()}  # fmt: skip

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
-        "inseparable": kept["inseparable"], "pictures": pictures, "points_file": args.points,
+        "inseparable": kept["inseparable"], "pictures": pictures,
     }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
     for line in r.unknown:
         say(f"left out: {line}")
-    if r.all or r.points_file:
+    if r.all or r.quantised is None:  # points of one's own, and not the published ones
         say(table(POINTS, r.points, title="Measured by others, predicted here: ITL in ms"))
         say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
     if r.all:
@@ -155,7 +155,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
         say(f"{sum(inside)} of {len(inside)} lie in their interval.")
     title = "By batch, each source left out of fit and interval"
     say(table(BATCHES, r.batches, title=title))
-    if not r.points_file:
+    if r.quantised:
         worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
         say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
     say(f"Pictures: {', '.join(map(str, r.pictures))}")
