@@ -137,6 +137,15 @@ def test_memory_that_somebody_had_before_is_poison_for_the_next_and_for_nobody_e
     assert set(behind.tolist()) == {7}, "bytes behind it, which nobody was given"
 
 
+def test_the_bytes_that_rounding_adds_are_poison_too() -> None:
+    memory, blocks = laid_out(4)
+    contents(memory, blocks[0])[:] = 7
+    let_go(memory, blocks[0])
+    again = memory.allocate(BLOCK_BYTES + 1)
+    assert again.nbytes == 2 * BLOCK_BYTES
+    assert set(contents(memory, again).tolist()) == {0xFF}, "bytes that the next owner finds"
+
+
 @pytest.mark.catches("poison-spares-graphs")
 def test_what_is_handed_out_or_freed_is_poison_in_every_pool_with_graphs_or_without() -> None:
     memory = Memory(16 * MIB)

@@ -82,6 +82,14 @@ def test_an_allocation_alone_between_splitting_ops_joins_the_captured_piece_befo
     assert found == expected
 
 
+def test_an_allocation_moves_though_it_is_listed_among_the_splitting_ops() -> None:
+    pieces = split_pieces(("norm", "aten::empty", "mlp"), {"aten::empty"})
+    assert [(piece.id, piece.splitting, piece.ops) for piece in pieces] == [
+        (0, False, ["norm", "aten::empty"]),
+        (2, False, ["mlp"]),
+    ]
+
+
 @pytest.mark.catches("a-graph-of-nothing")
 def test_only_a_lone_allocation_moves_and_only_to_a_captured_piece_before_it() -> None:
     for word, numbers, words in (

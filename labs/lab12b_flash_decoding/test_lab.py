@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -569,6 +570,18 @@ def test_with_one_key_each_head_gets_the_value_of_its_own_kv_head(heads: Heads) 
 def test_scores_are_scaled_once() -> None:
     b = batch([24], Heads(2, 2, 64, 8), sharp=4)
     assert_close(decode(b, 1), exact(b), "out", slack=4)
+
+
+def test_scores_are_scaled_by_what_the_launch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = attention.decode_split_kernel
+
+    class Doubled:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given, scale, **named: kernel[grid](*given, scale=2 * scale, **named)
+
+    b = batch([24], Heads(2, 2, 64, 8))
+    monkeypatch.setattr(attention, "decode_split_kernel", Doubled())
+    assert_close(decode(b, 1), exact(replace(b, q=2 * b.q)), "out", slack=4)
 
 
 @pytest.mark.catches("the-cache-is-in-order")

@@ -176,6 +176,7 @@ def test_a_call_in_which_no_graph_ran_was_eager() -> None:
     graph = torch.fx.symbolic_trace(tiny)
     assert Call((), ()).how == "eager"
     assert Call((), (("mul",),)).how == "reused"
+    assert Call((), ((),)).how == "reused", "a graph that launches nothing, such as a view, has run"
     assert Call((graph,), (("mul",),)).how == "compiled"
     assert Call((graph,), (("mul",), ("sin",))).how == "compiled"
 

@@ -110,11 +110,11 @@ class Cache:
 
     def read(self, key: str) -> bytes | None:
         """What was written under the key. None, where there is no file; None, and a line to `tell`
-        that names the file, where it is not what was written."""
+        that names the file, where it is not what was written: harmed, or a folder."""
         path = self._path(key)
         if not path.exists():
             return None
-        head, _, content = path.read_bytes().partition(b"\n")
+        head, _, content = (b"" if path.is_dir() else path.read_bytes()).partition(b"\n")
         if head != _head(key, content):
             self._tell(f"{path} is not what {WHAT} wrote there: it is made anew")
             return None

@@ -78,8 +78,8 @@ def nothing_between(match: InternalMatch, graph: Graph, pattern: Graph) -> bool:
 def may_fuse(match: InternalMatch, graph: Graph, pattern: Graph) -> bool:  # noqa: ARG001 (a filter)
     """Whether the op computes the same here: x is fresh memory that nobody else reads, and x and
     residual are rows of one shape and dtype, so that nothing is broadcast; weight has a number of
-    that dtype for each column. False, too, where one of the three is no tensor, or not known to be
-    one."""
+    that dtype for each column, and to that dtype the norm is rounded. False, too, where one of the
+    three is no tensor, or not known to be one."""
     given: list[Any] = match.placeholder_nodes
     residual, x, weight = given
     if not all(isinstance(node, Node) for node in given):
@@ -89,5 +89,7 @@ def may_fuse(match: InternalMatch, graph: Graph, pattern: Graph) -> bool:  # noq
         return False
     one, other, gain = values
     same = one.shape == other.shape and one.dtype == other.dtype == gain.dtype
+    cast = next(found for wanted, found in match.nodes_map.items() if wanted.target == "to")
+    same = same and cast.args[1] == other.dtype
     rows = other.dim() == 2 and gain.shape == other.shape[1:]
     return same and rows and x.target in FRESH and len(x.users) == 1

@@ -370,6 +370,17 @@ def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(function: Callable[...,
         assert torch.equal(graph(*inputs), wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_norm_that_is_rounded_to_another_dtype_is_not_fused(dtype: torch.dtype) -> None:
+    def function(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+        wide = (x + functional.linear(x, weight)).float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+        return (wide * scale).to(dtype) * gain
+
+    graph = seen(function, rows(3), rows(1, 1)[0], rows(2, HIDDEN))
+    assert add_rms_norm_pass(graph, EPS, dtype) == fusions(graph) == 0
+
+
 @pytest.mark.parametrize("unknown", ["sin", "linear", "gain"])
 def test_what_is_not_known_to_be_a_tensor_is_not_fused(unknown: str) -> None:
     graph = seen(last_sum, rows(3), rows(1, 1)[0], rows(2, HIDDEN))
@@ -489,10 +500,17 @@ def test_whatever_else_code_takes_for_granted_makes_another_class() -> None:
         "positions with a stride of 2": step(4, positions=wide[:, 0]),
         "positions in two columns": step(4, positions=wide),
         "positions in three columns": step(4, positions=torch.ones(4, 3, dtype=torch.int32)),
+        "two of three columns": step(4, positions=torch.ones(4, 3, dtype=torch.int32)[:, :2]),
         "on another device": step(4, positions=torch.ones(4, dtype=torch.int32, device="meta")),
     }
     shared = alike({name: signature(one) for name, one in others.items()})
     assert shared == [], "these are one class"
+
+
+def test_which_tensor_is_which_counts() -> None:
+    narrow, wide = torch.ones(4, dtype=torch.int32), torch.ones(4, dtype=torch.int64)
+    one = signature({"positions": narrow, "slot_mapping": wide})
+    assert signature({"slot_mapping": narrow, "positions": wide}) != one
 
 
 # ---------------------------------------------------------------- keys
@@ -561,6 +579,18 @@ def test_a_number_is_not_the_node_of_that_number() -> None:
         graph.output(graph.call_function(torch.add, (x, x if other else 0)))
         keys.add(piece_key(GraphModule(torch.nn.Module(), graph), "eager", HERE))
     assert len(keys) == 2, "x + x, x + 0"
+
+
+@pytest.mark.catches("order-does-not-matter")
+def test_the_order_of_the_nodes_counts() -> None:
+    keys = set()
+    for methods in (("sin", "cos"), ("cos", "sin")):
+        graph = Graph()
+        x = graph.placeholder("x")
+        x.meta["example_value"] = torch.empty(3, 4)
+        graph.output(tuple(graph.call_method(method, (x,)) for method in methods))
+        keys.add(piece_key(GraphModule(torch.nn.Module(), graph), "eager", HERE))
+    assert len(keys) == 2, "sine and cosine, cosine and sine"
 
 
 def test_which_symbols_are_the_same_counts_and_not_what_they_are_called() -> None:
@@ -690,6 +720,14 @@ def test_nothing_is_read_from_a_file_that_is_not_what_it_should_be(
     with contextlib.suppress(ValueError):  # who raises has looked: the next test's business
         content = harmed(tmp_path, harm, told()[1]).read("a")
     assert content is None
+
+
+def test_a_folder_in_a_files_place_is_none_with_a_word(tmp_path: Path) -> None:
+    lines, tell = told()
+    (tmp_path / "a.compiled").mkdir()
+    assert Cache(tmp_path, tell).read("a") is None
+    assert len(lines) == 1
+    assert "a.compiled" in lines[0]
 
 
 def test_a_file_that_is_not_what_it_should_be_is_none_with_a_word(tmp_path: Path) -> None:

@@ -493,6 +493,11 @@ def test_three_points_on_a_line_tell_each_other_and_two_tell_nothing() -> None:
         assert held_out_percent(few, [3.0, 12.0][: len(few)]) == []
 
 
+def test_two_counts_measured_twice_each_tell_each_other() -> None:
+    missed = held_out_percent((1, 1, 10, 10), [3.0, 3.0, 12.0, 24.0])
+    assert missed == pytest.approx([0, 0, 100, -50], abs=1e-6)
+
+
 @pytest.mark.catches("no-time-divides")
 @pytest.mark.parametrize("least_us", [0.0, LEAST_US / 100])
 def test_a_point_of_no_time_is_missed_by_a_percentage_of_the_least_one(least_us: float) -> None:

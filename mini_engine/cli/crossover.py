@@ -33,7 +33,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import crossover_batch, itl_curve
-from mini_engine.step.explain import WAYS
+from mini_engine.step.run import WAYS
 
 COLUMNS: Columns = {
     "batch": "{0.batch:,}",

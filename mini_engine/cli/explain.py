@@ -21,7 +21,7 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.step.explain import WAYS
+from mini_engine.step.run import WAYS
 
 LITTLE = 0.03  # a saving below this share of the step is not worth a capture
 

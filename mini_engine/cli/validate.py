@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
         _fit(console)
-    sheets, kept = measured.Sheets.shipped(), fit.read_kept()
+    sheets, kept = measured.Sheets.shipped(), measured.read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
     hosts = {}

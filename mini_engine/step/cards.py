@@ -114,6 +114,10 @@ class Sheet:
     def __getitem__(self, figure: str) -> float:
         return self.figures[figure].value
 
+    def with_figure(self, name: str, **changes: Any) -> Sheet:
+        """The same, with another value or source of one figure."""
+        return replace(self, figures={**self.figures, name: replace(self.figures[name], **changes)})
+
 
 def names(kind: str) -> list[str]:
     """The cards, hosts or engines that ship with the project."""
@@ -209,6 +213,11 @@ class DeviceSpec:
             if one.mode == mode and one.least <= batch <= one.most and one.low and one.high:
                 return max(itl * one.low, floor), itl * one.high
         return None
+
+    def on_host(self, factor: float) -> DeviceSpec:
+        """The same, fed by a host that takes `factor` times as long for each op."""
+        times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if _OP in parts}
+        return replace(self, **times)
 
     @property
     def batch_defaults(self) -> BatchDefaults:

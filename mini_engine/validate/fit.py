@@ -27,22 +27,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mini_engine.files import read_json, typed, write_whole
 from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
-from mini_engine.validate.points import (
-    GROUPS,
-    KEPT,
-    LAUNCHES,
-    USUAL_HOST,
-    Point,
-    Sheets,
-    predicted_ms,
-)
+from mini_engine.validate.points import COMMAND, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
 
 PARAMETERS = KEPT.with_name("parameters.json")
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
@@ -112,7 +104,7 @@ def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
     words = {
         point.host
         for point in points
-        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "full"
+        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "FULL"
     }
     usual = sheets.hosts[USUAL_HOST]["op_us"]
     return sheets.with_hosts(dict.fromkeys(sorted(words), usual))
@@ -247,9 +239,6 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-COMMAND = "python -m mini_engine validate --fit"
-
-
 def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) -> dict[str, Any]:
     """Write the files. Returns what `KEPT` holds."""
     parameters, hosts = [], {}
@@ -284,18 +273,12 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
     return kept
 
 
-def read_kept() -> dict[str, Any]:
-    """What the last fit left."""
-    data: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
-    return data
-
-
 def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:
     """How far each point lies from its prediction, by kind of step."""
-    found: Missed = {(name, *batches): [] for name in LAUNCHES for batches in BATCHES}
+    found: Missed = {(name, *batches): [] for name in get_args(Launched) for batches in BATCHES}
     for point in points:
         if point.id in left_out_ms:
-            name = GROUPS[sheets.engine_of[point.cls][1]]
+            name = sheets.engine_of[point.cls][1]
             batches = next(of for of in BATCHES if point.batch <= of[1])
             log = math.log(point.itl_ms / left_out_ms[point.id])
             found[name, *batches].append((point.source, log))
