@@ -134,7 +134,6 @@ _FILE = Path(__file__).with_name("styles.json")
 STYLES = {
     name: typed(Style, style, f"{_FILE}: {name}") for name, style in read_object(_FILE).items()
 }
-PREPARE = Op("prepare", Value("prepared", "request", 1, "int64"), (), per="request")
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,8 @@ def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
     if layer and not c.qk_norm:
         layer = {name.removeprefix("qk_norm_"): starts for name, starts in layer.items()}
     listed = ops.layer(c, norm_first=by.norm_first, copied_cache=whole)
-    prepare = Kernel("prepare", (PREPARE,), frozenset([PREPARE.writes]), by="torch")
+    prepared = Op("prepare", Value("prepared", "request", 1, "int64"), (), per="request")
+    prepare = Kernel("prepare", (prepared,), frozenset([prepared.writes]), by="torch")
     return (
         (prepare,) * by.prepares + grouped(ops.head(c), by.head, ("residual", "normed"), by),
         grouped(listed, layer, ("residual3", "normed3"), by),
