@@ -88,7 +88,9 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
-    still = "<noscript>This picture moves with JavaScript.</noscript>"
+    still = (
+        "<noscript>Here a picture moves with JavaScript; the next one shows it at rest.</noscript>"
+    )
     place = rf'<div class="widget" data-widget="\1">{still}</div>'
     return SOURCE_LINK.sub(link, WIDGET.sub(place, text))
 
