@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", CATCHES)
     lab = _asked_for(config)
     if lab is None:
-        raise pytest.UsageError("one lab a run: pytest labs/lab01_launch_overhead")
+        raise pytest.UsageError("one lab a run: pytest labs/lab04_launch_overhead")
     os.environ.update(lab.environment)
     which = os.environ.get("LAB_IMPL", "mine")
     files = workspace.my_files(lab)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from labs.lab20_static_cache.static_batches import static_batches_us
+from labs.lab07b_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits

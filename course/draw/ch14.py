@@ -14,8 +14,15 @@ from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
 from mini_engine.plots.figures import errors_by_class, predicted_against_measured
 from mini_engine.serving.report import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.validate.fit import read_kept
-from mini_engine.validate.points import SHIPPED_POINTS, Row, Sheets, by_class, read_points, rows_of
+from mini_engine.validate.points import (
+    SHIPPED_POINTS,
+    Row,
+    Sheets,
+    by_class,
+    read_kept,
+    read_points,
+    rows_of,
+)
 
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 

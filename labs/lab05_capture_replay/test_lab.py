@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.support.inputs import frozen
+from labs.support.inputs import agree, frozen
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import BreakableGraph, CaptureError
 from mini_engine.sim.device import Device
@@ -30,6 +30,11 @@ Batch = dict[str, np.ndarray]
 @kernel()
 def add_to_sums(sums: np.ndarray, slots: np.ndarray, x: np.ndarray) -> None:
     sums[slots] += x
+
+
+@kernel()
+def fill(x: np.ndarray) -> None:
+    x[:] = 1
 
 
 @kernel()
@@ -160,6 +165,28 @@ def test_a_warm_up_adds_nothing_to_anybodys_memory() -> None:
         changed = np.flatnonzero((program.device.read(program.sums) != before).any(axis=1))
         assert changed.tolist() == [], "slots to which the warm-up added the rows of a batch"
         program.run(random_batch(rng, 8))
+
+
+class Feeding(Summing):
+    """A forward that leaves its output in its input, for the next step, as a decode loop does."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.found: list[float] = []
+        super().__init__(sizes)
+
+    def forward(self, rows: int) -> Buffer:
+        x = self.inputs.view(rows)["x"]
+        if self.device.recorder is None:
+            self.found.append(float(np.abs(self.device.read(x)).max()))
+        out = super().forward(rows)
+        self.device.launch(fill, x)
+        return out
+
+
+def test_every_warm_up_finds_null_inputs_whatever_the_one_before_it_wrote_there() -> None:
+    program = Feeding([1, 2, 4])
+    program.runner.capture()
+    assert program.found == [0.0, 0.0, 0.0], "the largest number in the inputs of each warm-up"
 
 
 def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
@@ -295,6 +322,14 @@ def test_a_second_capture_replaces_the_graphs_of_the_first() -> None:
     runner.capture()
     same = [rung for rung, graph in runner.graphs.items() if graph is before[rung]]
     assert same == [], "rungs that still have their old graph"
+
+
+def test_a_batch_that_comes_again_after_a_second_capture_is_copied_again() -> None:
+    program, sums = captured([4]), no_sums()
+    batch = random_batch(random.Random(8), 4)
+    for _ in range(2):
+        agree(program.run(batch), by_hand(sums, batch), "the output")
+        program.runner.capture()
 
 
 def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:

@@ -117,4 +117,4 @@ def for_spec(_spec: DeviceSpec) -> list[Case]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(11, for_spec, sys.argv[1:]))
+    sys.exit(main("11", for_spec, sys.argv[1:]))

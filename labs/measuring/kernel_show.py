@@ -1,4 +1,4 @@
-"""What the shows of labs 11 to 13 share: a program's loads as one line, and a text within seconds.
+"""What the shows of labs 11, 12b and 15 share: a program's loads in a line, a text within seconds.
 
 `lane` tells what a program of a watched launch did. `continued` writes a text of the small
 checkpoint with the kernels of some modules in Triton's interpreter. All other ops compute their

@@ -1,4 +1,4 @@
-"""How long a kernel takes, next to the same in PyTorch: the measuring step of labs 11 to 13.
+"""How long a kernel takes, next to the same in PyTorch: the measuring step of labs 11, 12b and 15.
 
 In:  `Case`s: what a kernel must move, and calls of it on their own buffers. Out: a table of µs,
 GB/s and percent of this GPU's own copy; without a GPU, what the figures of a card and of this
@@ -53,7 +53,7 @@ class Case:
         return sum(kernel_us(op, spec) + spec.graph_gap_us for op in self.ops)
 
 
-def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequence[str]) -> int:
+def main(lab: str, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequence[str]) -> int:
     """The command. `cases` lists the cases for a spec; `--predict` is about the first one."""
     parser = argparse.ArgumentParser(prog=f"python -m labs measure {lab}")
     parser.add_argument(

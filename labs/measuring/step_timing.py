@@ -1,4 +1,4 @@
-"""Decode steps, one variant against another, predicted before they are shown: labs 15 and 16.
+"""Decode steps, one variant against another, predicted before they are shown: labs 13 and 14.
 
 In:  a `Race`: which of the bench's variants run, under which names. Words:
      --predict "batch=1 eager=2.0 full=0.6" (ms, once for each batch); asked for if not given.

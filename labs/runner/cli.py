@@ -33,7 +33,7 @@ they no longer fit the engine, `python -m labs update` carries your code over.
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {  # name or flag -> what `add_argument` takes
-    "number": {"type": int, "nargs": "?", "help": "the lab, else the current one"},
+    "number": {"metavar": "N", "nargs": "?", "help": "the lab, else the current one"},
     "words": {"nargs": argparse.REMAINDER, "help": "passed on as they are"},
     "--json": {"action": "store_true", "help": "print the result as JSON"},
     "--hole": {"type": int, "metavar": "K", "help": "of this hole, counted from 1"},

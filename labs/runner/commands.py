@@ -26,8 +26,9 @@ from labs.runner.cut.source import shown, source, syntax_error
 from labs.runner.doctor import INSTALL, missing
 from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predict import score_line, unanswered
+from labs.runner.renumber import renumber
 from labs.runner.report import as_json, hole_in_doubt, show_report
-from labs.runner.workspace import PASSED, Progress
+from labs.runner.workspace import FIRST, PASSED, Progress
 
 STATES = {  # of a lab: the sign in the list, and what it means
     "passed": ("[green]✓[/]", "passed"),
@@ -38,7 +39,7 @@ STATES = {  # of a lab: the sign in the list, and what it means
 
 
 def run_list(args: Namespace, console: Console) -> Done:
-    """All labs in a table, and the next step. The very first call starts lab 1."""
+    """All labs in a table, and the next step. The very first call starts a lab."""
     labs, progress = all_labs(), workspace.load_progress()
     if not progress.labs and not args.json:
         console.print(
@@ -46,9 +47,10 @@ def run_list(args: Namespace, console: Console) -> Done:
             "with holes in it.\nYou need no GPU. You fill the holes in your own copy until every "
             "test passes.\n"
         )
-        workspace.start(labs[0], progress)
+        first = lab_number(FIRST)
+        workspace.start(first, progress)
         workspace.save_progress(progress)
-        _introduce(labs[0], True, progress, console)
+        _introduce(first, True, progress, console)
         return Done()
     standings = [workspace.standing(lab, progress) for lab in labs]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -57,7 +59,7 @@ def run_list(args: Namespace, console: Console) -> Done:
     for lab, where in zip(labs, standings, strict=True):
         table.add_row(
             STATES[where["state"]][0] if where["state"] else "",
-            f"{'[bold]' if where['current'] else ''}{lab.number:>2} {lab.title}",
+            f"{'[bold]' if where['current'] else ''}{lab.number:>3} {lab.title}",
             *(str(n or "") for n in (lab.minutes, where["checks"], where["hints"])),
             lab.needs, lab.without,
         )  # fmt: skip
@@ -262,6 +264,9 @@ def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[st
 
 
 def run_update(args: Namespace, console: Console) -> Done:
+    """Give the learner's files the labs' numbers of today, then carry code over where it is due."""
+    for old, new in renumber():
+        console.print(f"{old} is {new} now")
     progress = workspace.load_progress()
     labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
     if args.number is not None:
@@ -345,7 +350,7 @@ def update(lab: Lab, progress: Progress) -> tuple[Migrated, list[Path]]:
 def chosen_lab(args: Namespace, progress: Progress) -> Lab:
     """The lab that was asked for, or the current one."""
     if args.number is None and not progress.current:
-        raise ValueError(f"no lab is started yet: {command('start', 1)}")
+        raise ValueError(f"no lab is started yet: {command('start', FIRST)}")
     lab = lab_number(progress.current if args.number is None else args.number)
     return lab.without_words() if progress.of(lab).hard else lab
 

@@ -58,17 +58,18 @@ def sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
     dependent launch (PDL) with 9.0."""
     said = []
     if not versions["torch"]:
-        said.append(f"Labs 11 to 16, 20 and 21 need torch: {INSTALL}.")
+        said.append(f"Labs 7b, 11, 12b, 13, 13b, 14, 15 and 15b need torch: {INSTALL}.")
     elif not versions["triton"]:
         said.append(
-            "Triton is missing (it has wheels for Linux only): labs 11 to 13, 16 and 21 cannot "
-            "run here. On Windows, use WSL; on a Mac, a Linux container."
+            "Triton is missing (it has wheels for Linux only): labs 11, 12b, 13b, 14 and 15 "
+            "cannot run here. On Windows, use WSL; on a Mac, a Linux container."
         )
     if gpu:
         capability = float(gpu["compute_cap"] or 0)
-        measures = f"labs 11 to 16 and 20, with{'' if capability >= 9.0 else 'out'} PDL"
+        pdl = "with" if capability >= 9.0 else "without"
+        measures = f"labs 7b, 11, 12b, 13, 14, 15 and 15b, {pdl} PDL"
         if capability < 8.0:
-            measures = "labs 14, 15, 16 and 20 in fp16 without our kernels, for it has no bf16"
+            measures = "labs 7b, 13, 14 and 15b in fp16 without our kernels, for it has no bf16"
         return [
             *said,
             f"{gpu['name']} (driver {gpu['driver_version']}) measures {measures}. The tests of "
@@ -77,7 +78,7 @@ def sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
     return [
         *said,
         "No NVIDIA GPU here. You only miss the measurements:",
-        "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
-        "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
-        "  labs 15 to 17 are tested without one, and tell what is predicted and what others saw.",
+        "  labs 11, 12b and 15 run their Triton kernels in Triton's interpreter, on the CPU;",
+        "  lab 15b captures into the CPU emulator of CUDA graphs: same API, same faults;",
+        "  labs 13, 14 and 16 are tested without one, and tell predictions and what others saw.",
     ]

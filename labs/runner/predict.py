@@ -45,14 +45,14 @@ from rich.table import Table
 from labs.runner import Done, command, workspace
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from labs.runner.cut.source import shown
-from labs.runner.workspace import Progress
+from labs.runner.workspace import FIRST, Progress
 
 
 @dataclass(frozen=True)
 class Question:
     """One question with its key."""
 
-    lab: int
+    lab: str
     number: int  # from 1, within its lab
     asks: str
     answer: float
@@ -182,7 +182,7 @@ def score_line(lab: Lab) -> str:
 def run_predict(args: Namespace, console: Console) -> Done:
     """Ask, or with `--question K --say X` write one down; after green, show the key."""
     progress = workspace.load_progress()
-    lab = lab_number(args.number or progress.current or 1)
+    lab = lab_number(args.number or progress.current or FIRST)
     asked, passed = questions(lab), bool(progress.of(lab).passed)
     if (args.question is None) != (args.say is None):
         raise ValueError("--question K and --say ANSWER belong together")
@@ -264,7 +264,7 @@ def run_ledger(args: Namespace, console: Console) -> Done:
         right = sum(one.right for one in given)
         console.print(f"\n{right} of {len(given)} predictions were right.")
     else:
-        console.print(f"No prediction has been scored yet. Begin with {command('predict', 1)}.")
+        console.print(f"No prediction has been scored yet. Begin with {command('predict', FIRST)}.")
     if waiting:
         console.print(f"{len(waiting)} more wait for their labs to pass.")
     if half:
@@ -295,7 +295,7 @@ def _table(scored: list[Lab], given: list[Answer]) -> Table:
         counts = len(questions(lab)), len(mine), sum(one.right for one in mine)
         off = _median_factor(mine)
         last = "" if off is None else f"x{off:.2f}"
-        table.add_row(f"{lab.number:>2} {lab.title}", *map(str, counts), last)
+        table.add_row(f"{lab.number:>3} {lab.title}", *map(str, counts), last)
     return table
 
 
@@ -310,7 +310,7 @@ def _median_factor(given: Sequence[Answer]) -> float | None:
 
 
 def _measured(console: Console) -> None:
-    """Predictions of times, closed by measurements on a GPU (labs 14, 16, 17 and 20)."""
+    """Predictions of times, closed by measurements on a GPU (labs 7b, 14, 15b and 16)."""
     from labs.measuring import ledger
 
     if entries := ledger.entries():

@@ -25,6 +25,7 @@ from labs.runner.cut.cutter import functions
 from labs.runner.cut.migrate import broken_imports
 from labs.runner.cut.source import source
 
+FIRST = "4"  # the lab that one who has none yet begins with
 PASSED = ("passed", "edited")  # states that count as passed
 
 
@@ -46,14 +47,14 @@ class LabState:
 
 @dataclass
 class Progress:
-    """Where the learner stands. `current` is the number of the lab last worked on, 0 for none."""
+    """Where the learner stands. `current` is the number of the lab last worked on, "" for none."""
 
     labs: dict[str, LabState] = field(default_factory=dict)
-    current: int = 0
+    current: str = ""
 
     def of(self, lab: Lab) -> LabState:
         """The state of a lab, to read or to change. A lab never touched is not written down."""
-        return self.labs.setdefault(str(lab.number), LabState())
+        return self.labs.setdefault(lab.number, LabState())
 
 
 def home() -> Path:
@@ -62,14 +63,26 @@ def home() -> Path:
 
 
 def load_progress() -> Progress:
-    """Raises ValueError for an unreadable file, which is never overwritten."""
+    """Raises ValueError for an unreadable file, which is never overwritten, and for one of before
+    the labs had the numbers of their chapters."""
+    progress, of_before = read_progress()
+    if of_before:
+        raise ValueError(
+            "a lab's number is now its chapter's, and your files bear the numbers of before: "
+            f"{command('update')} renames them and loses nothing"
+        )
+    return progress
+
+
+def read_progress() -> tuple[Progress, bool]:
+    """As it was written, and whether with the numbers of before: those were ints."""
     path = home() / "progress.json"
     if not path.exists():
-        return Progress()
+        return Progress(), False
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         labs = {number: LabState(**state) for number, state in data["labs"].items()}
-        return Progress(labs, int(data["current"]))
+        return Progress(labs, str(data["current"])), isinstance(data["current"], int)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read as progress ({error}): mend it, or move it away to begin "
@@ -164,7 +177,7 @@ def _fits(path: Path, holes: Sequence[str]) -> bool:
 
 def ask_for_update(*labs: Lab) -> str:
     """The one line about stale labs."""
-    which = f"lab{'s' * (len(labs) > 1)} {', '.join(str(lab.number) for lab in labs)}"
+    which = f"lab{'s' * (len(labs) > 1)} {', '.join(lab.number for lab in labs)}"
     number = [labs[0].number] if len(labs) == 1 else []
     return (
         f"your files of {which} were cut from an older engine: {command('update', *number)} "
@@ -254,7 +267,8 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     open_labs = [lab for lab in labs if standings[lab.number]["state"] not in PASSED]
     if not open_labs:
         return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
-    later = [lab for lab in open_labs if lab.number > progress.current] or open_labs
+    at = next((i for i, lab in enumerate(labs) if lab.number == progress.current), -1)
+    later = [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
     return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
 
 

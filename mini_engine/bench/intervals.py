@@ -9,7 +9,7 @@ Out: `Interval`; base and slope of a line, and two ways to doubt them. numpy onl
     held_out_percent((1, 64, 1024), [2.6, 2.7, 4.6])      # would the others have told?
 
 Laps of one process share what that process got by chance (addresses, the algorithms that a library
-picked, the clocks of those minutes), and no interval here holds that: lab 16 builds one that does,
+picked, the clocks of those minutes), and no interval here holds that: lab 14 builds one that does,
 from several processes.
 
 A residual says how far a line misses a point that it was drawn through; through two points it

@@ -53,6 +53,7 @@ def step_bars(
         if part not in colours:
             colours[part] = COLOURS.get(part) or next(others)
     whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
+    form = ".1f" if whole_ms > 8 else ".2f"  # two digits would not fit into a short part
     tall = 3.2 + 0.95 * len(rows) + 0.3 * len(colours)
     with canvas(path, (WIDTH_INCHES, tall), title=title, caption=caption) as figure:
         axes, names = figure.subplots(
@@ -68,9 +69,9 @@ def step_bars(
                 axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor="white")
                 if ms > 0.07 * whole_ms:
                     ink = "black" if colour in LIGHT else "white"
-                    axes.text(left + ms / 2, y, f"{ms:.2f}", ha="center", va="center", color=ink)
+                    axes.text(left + ms / 2, y, f"{ms:{form}}", ha="center", va="center", color=ink)
                 left += ms
-            axes.text(left + 0.01 * whole_ms, y, f"{left:.2f} ms", va="center", weight="bold")
+            axes.text(left + 0.01 * whole_ms, y, f"{left:{form}} ms", va="center", weight="bold")
         axes.set(xlim=(0, 1.25 * whole_ms), ylim=(len(rows) - 0.5, -0.8), xlabel="ms of one step")
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)

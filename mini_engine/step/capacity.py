@@ -22,7 +22,7 @@ from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shap
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.storage import KV_DTYPE_BYTES, MIXES, QUANTS, Stored, stored_as
+from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, Stored, stored_as
 
 GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
@@ -104,30 +104,25 @@ def capacity(
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} is {number}, expected 1 or more")
-    if isinstance(device, DeviceSpec):
-        known, vram, spec = device, device.vram_bytes, device
-    else:
-        known, vram, spec = None, int(device * GIB), load_spec("h200")
-    if weights_file or quant in MIXES:
-        stored = stored_as(config, quant, file_bytes=weights_file)
-        weights, read = stored.held, stored.read
-    else:
-        weights, read = weight_bytes(config, quant), read_bytes(config, quant)
-    per_token = kv_bytes_per_token(config, kv_dtype)
+    known = device if isinstance(device, DeviceSpec) else None
+    spec = known or load_spec("h200")
+    vram = device.vram_bytes if isinstance(device, DeviceSpec) else int(device * GIB)
+    stored = stored_as(config, quant, kv_dtype, weights_file)
+    per_token = stored.kv_bytes_per_token(config)
     top = max(capture_sizes, default=0)
     ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
     nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
-    free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
+    free = vram - spec.reserved_bytes - stored.held - eager - pool - node_bytes
     room = fit(free, context, batch, per_token, logit_bytes(config))
-    must_read = read + batch * context * per_token
+    must_read = stored.read + batch * context * per_token
     return CapacityReport(
         context=context,
         batch=batch,
         vram_bytes=vram,
         reserved_bytes=spec.reserved_bytes,
-        weight_bytes=weights,
+        weight_bytes=stored.held,
         activation_bytes=eager + batch * logit_bytes(config),
         graph_pool_bytes=pool,
         graph_node_bytes=node_bytes,

@@ -114,6 +114,10 @@ class Sheet:
     def __getitem__(self, figure: str) -> float:
         return self.figures[figure].value
 
+    def with_figure(self, name: str, **changes: Any) -> Sheet:
+        """The same, with another value or source of one figure."""
+        return replace(self, figures={**self.figures, name: replace(self.figures[name], **changes)})
+
 
 def names(kind: str) -> list[str]:
     """The cards, hosts or engines that ship with the project."""
@@ -126,16 +130,11 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     Raises ValueError for an unknown name or a bad file, OSError where it cannot be read.
     """
     word = str(name_or_path)
-    if word.lower() in names(kind):
-        return read_sheet(kind, FOLDERS[kind] / f"{word.lower()}.json")
-    if Path(word).suffix.lower() != ".json":
+    named = FOLDERS[kind] / f"{word.lower()}.json"
+    path = named if word.lower() in names(kind) else Path(word)
+    if path.suffix.lower() != ".json":
         near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
-    return read_sheet(kind, Path(word))
-
-
-def read_sheet(kind: str, path: Path) -> Sheet:
-    """Read and check one file."""
     data, found = read_object(path), {}
     for name, rule in FIGURES[kind].items():
         where, figure = f"{path}: {name}", typed(Figure, data.pop(name, None), f"{path}: {name}")
@@ -209,6 +208,11 @@ class DeviceSpec:
             if one.mode == mode and one.least <= batch <= one.most and one.low and one.high:
                 return max(itl * one.low, floor), itl * one.high
         return None
+
+    def on_host(self, factor: float) -> DeviceSpec:
+        """The same, fed by a host that takes `factor` times as long for each op."""
+        times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if _OP in parts}
+        return replace(self, **times)
 
     @property
     def batch_defaults(self) -> BatchDefaults:

@@ -13,18 +13,17 @@ fast its host is: as many times slower or faster than the spec's as makes the pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Mode
+from mini_engine.step.run import WAYS
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored
 
-WAYS: Mapping[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 SLOWEST = 16.0  # of a host, against the spec's; the fastest is as many times as fast
 
 
@@ -89,8 +88,8 @@ def explain(
     itl = itl_us or itls[mode or "NONE"]
     like = mode or min(itls, key=lambda name: abs(math.log(itls[name] / itl)))
     if itl_us and like == "NONE":
-        factor = _host_factor(lambda f: predicted(_on_host(spec, f))["NONE"], itl)
-        itls = predicted(_on_host(spec, factor)) if factor else itls
+        factor = host_factor(config, spec, shape, itl, stored)
+        itls = predicted(spec.on_host(factor)) if factor else itls
     ways = {
         name: Way(us, *spec.interval(us, name, batch, floor_us) or ()) for name, us in itls.items()
     }
@@ -100,16 +99,15 @@ def explain(
     return Explained(itl, itl_us is not None, like, floor, itl - floor - cpu, cpu, factor, ways)
 
 
-def _on_host(spec: DeviceSpec, factor: float) -> DeviceSpec:
-    """The same on a host that is so many times as slow."""
-    figures = (
-        "cpu_op_us", "live_op_us", "torch_op_us", "host_step_us", "ahead_us", "request_us",
-    )  # fmt: skip
-    return replace(spec, **{name: getattr(spec, name) * factor for name in figures})
+def host_factor(
+    config: ModelConfig, spec: DeviceSpec, shape: StepShape, itl_us: float, stored: Stored | None
+) -> float | None:
+    """How many times as slow as the spec's a host is on which this eager step takes `itl_us`; None
+    where no host makes it that long, as the GPU decides or the factor is above `SLOWEST`."""
 
+    def eager_us(factor: float) -> float:
+        return StepModel(config, spec.on_host(factor), spec.ops, stored).itl_us("eager", shape)
 
-def _host_factor(eager_us: Callable[[float], float], itl_us: float) -> float | None:
-    """How slow a host makes the eager step take so long; None if no host does."""
     low, high = 1 / SLOWEST, SLOWEST
     if not eager_us(low) < itl_us < eager_us(high):
         return None

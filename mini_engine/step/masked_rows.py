@@ -8,7 +8,7 @@ Out: `MaskedColumns`: how many columns of the cache all decode steps read, and w
 
 A column is K and V of one token of one row. A batch starts together and ends with its longest
 answer, and each of its decode steps reads all columns of all its rows
-(`labs/lab20_static_cache/static_engine.py`). An engine with pages reads those that are `needed`.
+(`labs/lab07b_static_cache/static_engine.py`). An engine with pages reads those that are `needed`.
 """
 
 from __future__ import annotations

@@ -32,25 +32,20 @@ what takes long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import Launcher, OpCost, StepShape
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.ops import Kind
 
 Mode = Literal["eager", "piecewise", "full"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
-    CUDAGraphMode.NONE: "eager",
-    CUDAGraphMode.PIECEWISE: "piecewise",
-    CUDAGraphMode.FULL: "full",
-}
+WAYS: Mapping[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+MODES = tuple(WAYS.values())
 
 
 class Run(NamedTuple):
@@ -157,7 +152,7 @@ def padded_step(
     """
     reqs = descriptor.num_reqs or num_reqs
     shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs, num_reqs)
-    return LAUNCHED_AS[descriptor.mode], shape
+    return WAYS[descriptor.mode.name], shape
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:

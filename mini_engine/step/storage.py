@@ -26,14 +26,17 @@ Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
+from mini_engine.model.checkpoint import tensor_shapes
 from mini_engine.model.config import ModelConfig
 
 STORED_AS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names of `QUANTS`
-PLACES = ("q", "k", "v", "o", "gate_up", "down")  # the matrices of a layer
+PLACES = {  # a matrix in a checkpoint, and what it is a part of in a step
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate_up",
+    "up_proj": "gate_up", "down_proj": "down", "lm_head": "head",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,41 +130,29 @@ def stored_as(
         raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
     # A quant of 16 bits or more is how everything is stored, others leave the rest as it is.
     plain = 4 if kind is None else kind.bits // 8 if kind.bits >= 16 else c.dtype_bytes
-
-    def matrix(place: str, layer: int = 0) -> float:
-        outputs, inputs = matrix_shape(c, place)
-        if kind is None:
-            return block_bytes(outputs, inputs, tensor_type(c, name, place, layer))
-        if place == "table" or (place == "head" and not kind.head):
-            return outputs * inputs * plain
-        return kind.matrix_bytes(outputs, inputs)
-
-    mean = {p: sum(matrix(p, n) for n in range(c.num_layers)) / c.num_layers for p in PLACES}
-    head, table = matrix("head"), 0 if c.tie_word_embeddings else int(matrix("table"))
-    in_matrices = c.num_layers * sum(math.prod(matrix_shape(c, place)) for place in PLACES)
-    tables = c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2)
-    vectors = c.num_parameters - in_matrices - tables
-    read = round(c.num_layers * sum(mean.values()) + head + vectors * plain)
-    stored = Stored(name, kv_dtype, **mean, head=head, kv_number=KV_DTYPE_BYTES[kv_dtype],
-                    held=read + table, read=read)  # fmt: skip
-    if not file_bytes:
-        return stored
-    factor = file_bytes / stored.held
-    spread: dict[str, Any] = {
-        place: size * factor for place, size in (mean | {"head": head}).items()
-    }
-    name = f"a file of {file_bytes / 1e9:g} GB"
-    return replace(stored, quant=name, held=file_bytes, read=round(read * factor), **spread)
-
-
-def matrix_shape(c: ModelConfig, place: str) -> tuple[int, int]:
-    """(outputs, inputs) of a layer's matrix, of the head, or of the table of embeddings."""
-    h, i = c.hidden_size, c.intermediate_size
-    return {
-        "q": (c.q_size, h), "k": (c.kv_size, h), "v": (c.kv_size, h), "o": (h, c.q_size),
-        "gate_up": (2 * i, h), "down": (h, i),
-        "head": (c.vocab_size, h), "table": (c.vocab_size, h),
-    }[place]  # fmt: skip
+    places = PLACES | {"embed_tokens": "head" if c.tie_word_embeddings else "table"}
+    taken = dict.fromkeys([*places.values(), "table", "vectors"], 0.0)
+    for tensor, shape in tensor_shapes(c).items():  # model.layers.LAYER.mlp.gate_proj.weight
+        *path, stem, _ = tensor.split(".")
+        place, layer = places.get(stem, "vectors"), int(path[2]) if path[2:] else 0
+        if len(shape) == 1:
+            taken["vectors"] += shape[0] * plain
+        elif kind is None:
+            taken[place] += block_bytes(shape[0], shape[1], tensor_type(c, name, place, layer))
+        elif place == "table" or (place == "head" and not kind.head):
+            taken[place] += math.prod(shape) * plain
+        else:
+            taken[place] += kind.matrix_bytes(shape[0], shape[1])
+    table = int(taken.pop("table"))
+    read = round(sum(taken.values()))
+    held = file_bytes or read + table
+    share = held / (read + table)
+    each = {p: size * share / (1 if p == "head" else c.num_layers) for p, size in taken.items()}
+    del each["vectors"]
+    return Stored(
+        f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype,
+        **each, kv_number=KV_DTYPE_BYTES[kv_dtype], held=held, read=round(read * share),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- a GGUF file

@@ -20,33 +20,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from mini_engine.files import read_json, typed
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import read_bytes
-from mini_engine.step.cards import (
-    DeviceSpec,
-    Figure,
-    Launched,
-    Sheet,
-    load_sheet,
-    names,
-    put_together,
-)
+from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
+from mini_engine.step.explain import host_factor
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Mode, with_pdl
+from mini_engine.step.run import WAYS, with_pdl
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
+COMMAND = "python -m mini_engine validate --fit"
 USUAL_HOST = "server"
-LAUNCHES: dict[Launched, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
-GROUPS: dict[Mode, Launched] = {mode: name for name, mode in LAUNCHES.items()}
 WITHIN = 0.10
+
+
+def read_kept() -> dict[str, Any]:
+    """What the last fit left."""
+    data: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
+    return data
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Sheets:
         """Those that ship with the project, and the hosts whose speed the last fit found."""
         kinds = ("card", "host", "engine")
         sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
-        return sheets.with_hosts(json.loads(KEPT.read_text(encoding="utf-8"))["hosts"])
+        return sheets.with_hosts(read_kept()["hosts"])
 
     def with_card(self, path: Path) -> Sheets:
         """The same, with a card of one's own, by the name that its file gives."""
@@ -94,26 +93,19 @@ class Sheets:
 
     def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
         """The same, with a host for each of these words: the usual one at a speed of its own."""
-        usual = self.hosts[USUAL_HOST]
-        said = "python -m mini_engine validate --fit"
-        made = {
-            word: replace(
-                usual,
-                name=word,
-                words={**usual.words, "sources": [word]},
-                figures={**usual.figures, "op_us": Figure(speed, "fitted", said)},
-            )
-            for word, speed in op_us.items()
-        }
+        usual, made = self.hosts[USUAL_HOST], {}
+        for word, speed in op_us.items():
+            told = usual.with_figure("op_us", value=speed, kind="fitted", source=COMMAND)
+            made[word] = replace(told, name=word, words={**usual.words, "sources": [word]})
         return replace(self, hosts={**self.hosts, **made})
 
     @cached_property
-    def engine_of(self) -> Mapping[str, tuple[Sheet, Mode]]:
+    def engine_of(self) -> Mapping[str, tuple[Sheet, Launched]]:
         """Class of a point -> its engine, and how that launches."""
         return {
-            words: (sheet, LAUNCHES[mode])
+            words: (sheet, launched)
             for sheet in self.engines.values()
-            for words, mode in sheet.words["classes"].items()
+            for words, launched in sheet.words["classes"].items()
         }
 
     @cached_property
@@ -125,13 +117,13 @@ class Sheets:
         """The host that the point's engine usually runs on."""
         return self.hosts[self.engine_of[point.cls][0].words["host"]]
 
-    def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
-        """The spec and mode that predict a point, and whether its host is known. A host that is not
-        is taken for the one that the engine usually runs on."""
-        engine, mode = self.engine_of[point.cls]
+    def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Launched, bool]:
+        """The spec that predicts a point, how it launches, and whether its host is known. A host
+        that is not is taken for the one that the engine usually runs on."""
+        engine, launched = self.engine_of[point.cls]
         known = host or self.host_of.get(point.host)
         spec = put_together(self.cards[point.card], known or self.usual_host(point), engine)
-        return with_pdl(spec) if engine.words["pdl"] else spec, mode, known is not None
+        return with_pdl(spec) if engine.words["pdl"] else spec, launched, known is not None
 
     def complaint(self, point: Point) -> str | None:
         """One line that names what is not known of a point, or None."""
@@ -147,20 +139,17 @@ class Sheets:
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
         """The same, with another value of one figure."""
-        field = f"{kind}s"
-        sheets: Mapping[str, Sheet] = getattr(self, field)
-        sheet = sheets[name]
-        figures = {**sheet.figures, figure: replace(sheet.figures[figure], value=value)}
-        changed = {**sheets, name: replace(sheet, figures=figures)}
-        return replace(self, **{field: changed})
+        sheets = {**getattr(self, f"{kind}s")}
+        sheets[name] = sheets[name].with_figure(figure, value=value)
+        return replace(self, **{f"{kind}s": sheets})
 
 
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
     """The ITL that the model predicts for a point, which the sheets must know."""
-    spec, mode, _ = sheets.spec(point, host)
-    config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
-    stored = stored_as(config, point.quant)
-    return StepModel(config, spec, spec.ops, stored).itl_us(mode, shape) / 1e3
+    spec, launched, _ = sheets.spec(point, host)
+    config = SHAPES[point.model]
+    model = StepModel(config, spec, spec.ops, stored_as(config, point.quant))
+    return model.itl_us(WAYS[launched], StepShape.decode(point.batch, point.context)) / 1e3
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
@@ -278,11 +267,11 @@ def rows_of(
     rows = []
     for point in points:
         given = (hosts or {}).get(point.host)
-        spec, mode, known = sheets.spec(point, given)
+        spec, launched, known = sheets.spec(point, given)
         ms = predicted_ms(point, sheets, given)
-        low, high = spec.interval(ms, GROUPS[mode], point.batch) or (None, None)
+        low, high = spec.interval(ms, launched, point.batch) or (None, None)
         without = (left_out or {}).get(point.id)
-        rows.append(Row(point, ms, low, high, spec.host, known, GROUPS[mode], without))
+        rows.append(Row(point, ms, low, high, spec.host, known, launched, without))
     return rows
 
 
@@ -313,7 +302,7 @@ def by_class(rows: Sequence[Row]) -> list[Summary]:
 def pairs(rows: Sequence[Row]) -> list[Pair]:
     """What a graph bought somebody: one step launched eagerly and in pieces or as one graph, or in
     pieces and as one graph, by the same maker of engines, on the same host and card."""
-    order: list[str] = [*LAUNCHES]
+    order = [*WAYS]
     return [
         Pair(slow, fast)
         for slow in rows
@@ -350,31 +339,21 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
 
 
 def host_from(point: Point, sheets: Sheets) -> Sheet:
-    """The host that makes the prediction of one eager point exact: its op_us is solved for.
+    """The host on which the prediction of one eager point is exact.
 
     Raises ValueError for a point that the speed of its host does not decide.
     """
-    _, mode = sheets.engine_of[point.cls]
-    if mode != "eager":
-        raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
     usual = sheets.usual_host(point)
-
-    def with_op(op_us: float) -> Sheet:
-        figure = replace(
-            usual.figures["op_us"], value=op_us, kind="derived", source=f"from point {point.id}"
-        )
-        figures = {**usual.figures, "op_us": figure}
-        return replace(usual, name=f"the host of {point.id}", figures=figures)
-
-    low, high = math.log(0.1), math.log(1000)
-    for _ in range(60):
-        middle = (low + high) / 2
-        slow = predicted_ms(point, sheets, with_op(math.exp(middle))) > point.itl_ms
-        low, high = (low, middle) if slow else (middle, high)
-    found = with_op(math.exp(low))
-    if abs(predicted_ms(point, sheets, found) / point.itl_ms - 1) > 0.01:
+    spec, launched, _ = sheets.spec(point, usual)
+    if launched != "NONE":
+        raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
+    config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
+    stored = stored_as(config, point.quant)
+    factor = host_factor(config, spec, shape, point.itl_ms * 1e3, stored)
+    if factor is None:
         raise ValueError(
             f"{point.id}: the GPU decides how long this step takes, and not its host: "
             "choose an eager step of a smaller model or batch"
         )
-    return found
+    told = {"value": usual["op_us"] * factor, "kind": "derived", "source": f"from point {point.id}"}
+    return replace(usual.with_figure("op_us", **told), name=f"the host of {point.id}")

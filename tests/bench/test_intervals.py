@@ -1,5 +1,5 @@
 """bench/intervals.py: intervals that hold what they say, and ratios of pairs. Several processes:
-labs/lab16_measure_itl."""
+labs/lab14_measure_itl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.lab16_measure_itl.processes import STUDENT_T
+from labs.lab14_measure_itl.processes import STUDENT_T
 from mini_engine.bench.intervals import median_interval, paired_ratio
 
 

@@ -179,13 +179,7 @@ def test_without_a_gpu_a_run_says_how_to_rehearse_and_stops(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (["--stages", "design,cahin"], "cahin"),
-        (["--stages", ""], "''"),
-        (["--minutes", "0"], "'0'"),
-        (["--report", "-o", "nowhere"], "nowhere"),
-    ],
+    ("words", "value"), [(["--stages", "design,cahin"], "cahin"), (["--stages", ""], "''")]
 )
 def test_bad_input_is_one_line_that_names_the_value(
     words: list[str], value: str, capsys: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_people_see_a_line_for_each_and_whose_host_it_is(
     out, _ = capsys.readouterr()
     for said in (
         "left out: other card: no card 'gaudi3'", "left out: other engine: no engine", "By class",
-        "What a graph buys", "server, the usual one", "told by data", "7.00 x",
+        "What a graph buys", "server, the usual one", "7.00 x",
     ):  # fmt: skip
         assert said in out
     for name in ("validate-points.png", "validate-errors.png"):
@@ -93,6 +94,24 @@ def test_every_shipped_point_is_judged_and_the_fit_is_printed(
     assert result["summary"]["median_error"] == pytest.approx(0.054, abs=0.001)
     assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}
     assert all(len(pair) == 3 for pair in result["inseparable"])
+
+
+def test_classes_batches_and_the_farthest_points_fit_a_screen_and_all_prints_the_rest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["validate", "--out", str(tmp_path)]) == 0
+    short, _ = capsys.readouterr()
+    assert main(["validate", "--all", "--out", str(tmp_path)]) == 0
+    whole, _ = capsys.readouterr()
+    points = json_of(capsys, "validate", "--out", str(tmp_path))["points"]
+    points.sort(key=lambda one: abs(math.log1p(one["error"])))
+    names = [one["point"]["id"] for one in points]
+    assert [name for name in names if f"│ {name} " in short] == names[-5:]
+    assert all(f"│ {name} " in whole for name in names)
+    assert "told by data" in whole
+    assert "told by data" not in short
+    assert len(short.splitlines()) < 80
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.lab09_cudagraph_mode.resolve import (
+from labs.lab09b_cudagraph_mode.resolve import (
     AttentionCGSupport,
     CompilationMode,
     resolve_mode,

@@ -14,11 +14,11 @@ pytest.importorskip("triton")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from labs.lab21_compile_backend import backend as backend_room  # noqa: E402
-from labs.lab21_compile_backend import measure  # noqa: E402
-from labs.lab21_compile_backend.backend import CompiledModel  # noqa: E402
-from labs.lab21_compile_backend.cache import Cache  # noqa: E402
-from labs.lab21_compile_backend.written import read  # noqa: E402
+from labs.lab13b_compile_backend import backend as backend_room  # noqa: E402
+from labs.lab13b_compile_backend import measure  # noqa: E402
+from labs.lab13b_compile_backend.backend import CompiledModel  # noqa: E402
+from labs.lab13b_compile_backend.cache import Cache  # noqa: E402
+from labs.lab13b_compile_backend.written import read  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402

@@ -1,6 +1,6 @@
-"""Lab 15's compile_report.py on the engine's own step: one graph, no breaks, and a bound.
+"""Lab 13's compile_report.py on the engine's own step: one graph, no breaks, and a bound.
 
-Random programs with known ops and breaks are lab 15's tests, which run on this file too.
+Random programs with known ops and breaks are lab 13's tests, which run on this file too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from labs.lab15_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
+from labs.lab13_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402

@@ -97,22 +97,22 @@ def test_every_place_that_a_question_names_asks_for_a_prediction() -> None:
 # ---------------------------------------------------------------- answering, and seeing the key
 
 
-LAB = lab_number(1)
+LAB = lab_number("4")
 
 
 def solve(say: Say) -> None:
-    say("start", "1")
+    say("start", "4")
     for file, text in LAB.reference().items():
         workspace.my_files(LAB)[file].write_text(text)
-    assert say("check", "1")[0] == 0
+    assert say("check", "4")[0] == 0
 
 
 def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None:
     one, two, *_ = questions(LAB)
     keys = [question.in_words(question.answer) for question in (one, two)]
-    words = ["predict", "1", "--question", "1", "--say", "10%", "--because", "a guess"]
+    words = ["predict", "4", "--question", "1", "--say", "10%", "--because", "a guess"]
     assert say(*words)[0] == 0
-    code, said = say("predict", "1", "--question", "2", "--say", "3,000")
+    code, said = say("predict", "4", "--question", "2", "--say", "3,000")
     assert code == 0
     assert "10 %, because a guess" in said
     assert keys[1] not in said
@@ -120,7 +120,7 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
     waiting = json.loads(say("ledger", "--json")[1])
     assert (waiting["predictions"], waiting["waiting"]) == ([], 2)
     solve(say)
-    said = say("predict", "1")[1]
+    said = say("predict", "4")[1]
     assert f"✓ the key: {keys[0]}" in said
     assert f"✗ the key: {keys[1]}" in said
     assert one.because in said
@@ -130,12 +130,12 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
 
 
 def test_once_the_key_is_known_no_answer_is_taken_also_if_the_lab_fails_again(say: Say) -> None:
-    say("predict", "1", "--question", "1", "--say", "10")
+    say("predict", "4", "--question", "1", "--say", "10")
     solve(say)
     file = workspace.my_files(LAB)["launch_model.py"]
     file.write_text(f"{file.read_text()}\nraise ValueError\n")
-    assert say("check", "1")[0] == 1
-    assert say("predict", "1", "--question", "2", "--say", "1")[0] == 2
+    assert say("check", "4")[0] == 1
+    assert say("predict", "4", "--question", "2", "--say", "1")[0] == 2
     assert len(json.loads(say("ledger", "--json")[1])["predictions"]) == 1
 
 
@@ -158,7 +158,7 @@ def test_the_last_answer_counts() -> None:
     ],
 )
 def test_an_answer_that_is_none_gets_one_line(say: Say, words: list[str], named: str) -> None:
-    code, said = say("predict", "1", *words)
+    code, said = say("predict", "4", *words)
     assert code == 2
     assert named in said
     assert len(said.splitlines()) == 1

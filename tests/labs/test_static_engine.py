@@ -1,4 +1,4 @@
-"""Lab 20's engine without pages writes, token by token, what the paged engine writes."""
+"""Lab 7b's engine without pages writes, token by token, what the paged engine writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from labs.lab20_static_cache.static_cache import StaticCache  # noqa: E402
-from labs.lab20_static_cache.static_engine import StaticEngine  # noqa: E402
+from labs.lab07b_static_cache.static_cache import StaticCache  # noqa: E402
+from labs.lab07b_static_cache.static_engine import StaticEngine  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402

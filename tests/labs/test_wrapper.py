@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.lab09_cudagraph_mode.wrapper import ForwardContext, GraphWrapper, WeakBuffer
+from labs.lab09b_cudagraph_mode.wrapper import ForwardContext, GraphWrapper, WeakBuffer
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.sim import kernels as k

@@ -18,7 +18,7 @@ from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, wit
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import LAUNCHED_AS, Mode
+from mini_engine.step.run import WAYS, Mode
 from mini_engine.step.step_model import Line, StepModel
 from tests.support.serve_cases import (
     Case,
@@ -96,7 +96,7 @@ class CostRunner:
         shape = StepShape.mixed(batch.query_lens, batch.context_lens)
         reqs = descriptor.num_reqs or batch.num_reqs
         shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
-        self.now_us += self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        self.now_us += self.costs.itl_us(WAYS[descriptor.mode.name], shape)
         self.now_us += self.copies.copy_us(len(batch.swap_out) + len(batch.swap_in))
         return [-1 - int(entry.request.request_id) for entry in batch.entries if entry.samples]
 

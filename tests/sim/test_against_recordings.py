@@ -18,8 +18,9 @@ from mini_engine.sim.recorded import (
     nsys_steps,
 )
 from mini_engine.step.cards import load_spec
-from mini_engine.step.explain import WAYS, Explained, explain
+from mini_engine.step.explain import Explained, explain
 from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import WAYS
 
 UNDER_NSYS = [step for batch in (1, 4, 8, 16) for step in nsys_steps(batch).values()
               if step.like and step.like["shape"] in SHAPES]  # fmt: skip

@@ -1,4 +1,4 @@
-"""sim/attention.py, beside the tests of lab 4: the formula, the order of the sums, the pairs."""
+"""sim/attention.py, beside the tests of lab 12: the formula, the order of the sums, the pairs."""
 
 from __future__ import annotations
 

@@ -186,3 +186,16 @@ def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     spec = replace(spec, queue_depth=1024)
     assert not any(map(bound, (crossover, crossover + 1, 2 * crossover)))
     assert crossover == 1 or (bound(crossover - 1) and bound(1))
+
+
+@pytest.mark.parametrize(
+    ("engine", "launched", "live"),  # of Qwen3-0.6B: what a step launches, and what no graph holds
+    [("vllm", 373, 7), ("vllm-2025", 457, 7), ("sglang", 384, 16), ("nano-vllm", 397, 3),
+     ("launch-bound", 143, 0)],
+)  # fmt: skip
+def test_a_full_capture_records_what_the_named_engine_launches(
+    engine: str, launched: int, live: int
+) -> None:
+    spec = load_spec("h200", engine=engine)
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), spec.ops)
+    assert (len(ops), capture_cost(ops, spec, "full").nodes) == (launched, launched - live)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, named_shape
 from mini_engine.step.cards import load_spec, names
-from mini_engine.step.explain import WAYS, explain
+from mini_engine.step.explain import explain
 from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import WAYS
 from mini_engine.step.step_model import StepModel
 
 QWEN = named_shape("qwen3-0.6b")

@@ -1,4 +1,4 @@
-"""The closed forms against what was published. That they are right, lab 1's tests prove."""
+"""The closed forms against what was published. That they are right, lab 4's tests prove."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from labs.lab11_triton_fusion import measure as lab11
-from labs.lab12_flash_decoding import measure as lab12
-from labs.lab13_gemv import measure as lab13
-from labs.lab14_cuda_graph_decode import measure as lab14
+from labs.lab12b_flash_decoding import measure as lab12b
+from labs.lab15_gemv import measure as lab15
+from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import kernel_timing
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.variants import OURS, VARIANTS
@@ -79,7 +79,7 @@ def test_every_arm(model: str, batch: int) -> None:
             walk(kind.make(setup))
 
 
-@pytest.mark.parametrize("lab", [lab11, lab12, lab13])
+@pytest.mark.parametrize("lab", [lab11, lab12b, lab15])
 @torch.inference_mode()
 def test_labs_that_time_kernels(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def walked(_: Any, case: kernel_timing.Case) -> Any:
@@ -97,7 +97,7 @@ def test_labs_that_time_kernels(lab: Any, monkeypatch: pytest.MonkeyPatch) -> No
 @torch.inference_mode()
 def test_lab_14() -> None:
     config = replace(named_shape("qwen3-0.6b"), num_layers=1)
-    for way in lab14.WAYS:
+    for way in lab15b.WAYS:
         walk(way.make(setup_of(config, 1)))
 
 

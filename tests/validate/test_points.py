@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import intervals, load_sheet, load_spec, names
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import step_time
-from mini_engine.validate.fit import ends, missed_by, read_kept
+from mini_engine.step.run import WAYS, step_time
+from mini_engine.validate.fit import ends, missed_by
 from mini_engine.validate.fit import intervals as intervals_of
 from mini_engine.validate.points import (
     SHIPPED_POINTS,
@@ -29,6 +29,7 @@ from mini_engine.validate.points import (
     nearest_pair,
     pairs,
     predicted_ms,
+    read_kept,
     read_points,
     rows_of,
     summary,
@@ -119,8 +120,8 @@ def test_an_unknown_card_model_or_engine_is_named_in_one_line_and_the_rest_goes_
 
 def test_an_unknown_host_is_no_complaint_and_gets_the_engines_usual_one(tmp_path: Path) -> None:
     [point], unknown = read(tmp_path, GOOD)
-    spec, mode, known = SHEETS.spec(point)
-    assert (unknown, spec.host, mode, known) == ([], "server", "eager", False)
+    spec, launched, known = SHEETS.spec(point)
+    assert (unknown, spec.host, launched, known) == ([], "server", "NONE", False)
 
 
 def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
@@ -165,9 +166,9 @@ def test_what_is_no_list_of_points_is_refused(tmp_path: Path, data: object) -> N
 
 def test_a_prediction_is_that_of_the_recursion(tmp_path: Path) -> None:
     [point], _ = read(tmp_path, GOOD)
-    spec, mode, _ = SHEETS.spec(point)
+    spec, launched, _ = SHEETS.spec(point)
     ops = step_ops(SHAPES[point.model], StepShape.decode(2, 300), spec.ops)
-    counted_ms = step_time(ops, spec, mode, 2).itl_us / 1e3
+    counted_ms = step_time(ops, spec, WAYS[launched], 2).itl_us / 1e3
     assert predicted_ms(point, SHEETS) == pytest.approx(counted_ms)
 
 
@@ -320,6 +321,13 @@ TABLE = {  # class: points, sources, then in percent: median error, p90, left ou
     "vLLM eager": (58, 19, 4.4, 40.0, 6.1),
     "all": (449, 113, 5.4, 28.2, 9.5),
 }
+
+
+def test_the_usual_host_says_how_it_lies_to_the_hosts_that_the_fit_found() -> None:
+    speeds = [one["value"] for one in KEPT["parameters"] if one["name"].startswith("host ")]
+    usual = SHEETS.hosts["server"]
+    assert f"of the {len(speeds)} whose speed the fit finds" in usual.words["says"]
+    assert f"the middle one takes {median(speeds):.0f} µs" in usual.words["says"]
 
 
 def test_the_table_of_classes_is_the_one_that_is_written_down() -> None:

@@ -1,6 +1,7 @@
 """What a lab is: reads and checks its `lab.toml`.
 
-In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconceptions.
+In: a folder `labs/labNN_name`, NN for the chapter that it belongs to, with a letter where it is not
+the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions.
 
     title = "Capture and replay"
     builds = "capture, replay, static buffers, the shape key"
@@ -88,7 +89,7 @@ class Misconception:
 class Lab:
     """One lab, as its folder describes it."""
 
-    number: int
+    number: str  # of its chapter, "6"; of the second lab of that chapter "6b"
     folder: Path
     title: str
     chapter: str
@@ -214,14 +215,14 @@ class Lab:
 
 def all_labs() -> list[Lab]:
     """Every lab in the order of study, which is the order of the folders."""
-    return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]_*/lab.toml"))]
+    return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]*_*/lab.toml"))]
 
 
-def lab_number(number: int) -> Lab:
-    """Raises ValueError if there is no such lab."""
+def lab_number(number: str) -> Lab:
+    """The lab with this number. Raises ValueError if there is none."""
     labs = {lab.number: lab for lab in all_labs()}
     if number not in labs:
-        raise ValueError(f"there is no lab {number}: labs go from {min(labs)} to {max(labs)}")
+        raise ValueError(f"there is no lab {number}, only {', '.join(labs)}")
     return labs[number]
 
 
@@ -245,7 +246,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
     files = {Path(path).name: path for path in sources}
     misconceptions = data.pop("misconception")
     return Lab(
-        number=int(folder.name[3:5]),
+        number=folder.name[3:].partition("_")[0].lstrip("0"),
         folder=folder,
         sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),

@@ -1,4 +1,4 @@
-"""The measuring steps of labs 13 and 14: what they say without a GPU, and their stopwatch on the
+"""The measuring steps of labs 15 and 15b: what they say without a GPU, and their stopwatch on the
 emulator, whose times mean nothing."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 import torch
 from rich.console import Console
 
-from labs.lab13_gemv import measure as lab13
-from labs.lab14_cuda_graph_decode import measure as lab14
+from labs.lab15_gemv import measure as lab15
+from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import ledger
 from labs.measuring.kernel_timing import Case
 from mini_engine.cuda.graphs.backend import graphs_for
@@ -41,7 +41,7 @@ SMALL = replace(
     max_position_embeddings=128,
     eos_token_ids=(),
 )
-small_products = pytest.mark.parametrize("case", lab13.cases(SMALL), ids=lambda case: case.name)
+small_products = pytest.mark.parametrize("case", lab15.cases(SMALL), ids=lambda case: case.name)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="the next test runs it in the interpreter")
@@ -70,7 +70,7 @@ def test_in_the_interpreter_each_product_and_pytorchs_compute_the_same() -> None
 def test_the_products_move_the_bytes_of_the_op_list() -> None:
     ops = {op.name: op.bytes for op in step_parts(QWEN, StepShape.decode(1, 512), "fused5").layer}
     names = ["norm_qkv_proj", "o_proj_add", "norm_gate_up_silu_mul", "down_proj_add"]
-    assert [case.bytes for case in lab13.cases(QWEN)] == [ops[name] for name in names]
+    assert [case.bytes for case in lab15.cases(QWEN)] == [ops[name] for name in names]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter is on in this process")
@@ -82,9 +82,9 @@ def test_the_machine_code_of_a_kernel_is_told_and_so_is_one_that_does_not_compil
             raise ValueError(f"unsupported [op] in {case.name}")
         return inner(case)
 
-    inner = lab13._compiled
-    monkeypatch.setattr(lab13, "_compiled", refused)
-    lab13.show_machine_code(Console(file=(out := io.StringIO()), width=80))
+    inner = lab15._compiled
+    monkeypatch.setattr(lab15, "_compiled", refused)
+    lab15.show_machine_code(Console(file=(out := io.StringIO()), width=80))
     lines = [line.split() for line in out.getvalue().splitlines()]
     (o_add,) = [line for line in lines if line[:1] == ["o_add"] and len(line) > 2]
     assert o_add[1] == "512"
@@ -95,29 +95,29 @@ def test_the_machine_code_of_a_kernel_is_told_and_so_is_one_that_does_not_compil
 @pytest.fixture
 def small_lab14(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LABS_HOME", str(tmp_path))
-    monkeypatch.setattr(lab14, "named_shape", lambda _: SMALL)
+    monkeypatch.setattr(lab15b, "named_shape", lambda _: SMALL)
     for name, value in {"STEPS": 16, "ROUNDS": 2, "CONTEXT": 24}.items():
-        monkeypatch.setattr(lab14, name, value)
+        monkeypatch.setattr(lab15b, name, value)
 
 
 @pytest.mark.usefixtures("small_lab14")
 def test_every_way_to_decode_is_timed_and_writes_the_same_tokens() -> None:
-    timed, same = lab14.measured(graphs_for("cpu"), SMALL, torch.float32)
-    assert list(timed) == [way.name for way in lab14.WAYS]
+    timed, same = lab15b.measured(graphs_for("cpu"), SMALL, torch.float32)
+    assert list(timed) == [way.name for way in lab15b.WAYS]
     assert same == dict.fromkeys(timed, 16)
     assert all(us.median > 0 and us.samples == 2 for us in timed.values())
 
 
 @pytest.mark.usefixtures("small_lab14")
 def test_a_prediction_shares_one_graph_among_its_steps() -> None:
-    specs = {engine: load_spec("h200", engine=engine) for engine in (lab14.PLAIN, lab14.OURS)}
-    predicted = lab14.predicted_ms(SMALL, specs)
+    specs = {engine: load_spec("h200", engine=engine) for engine in (lab15b.PLAIN, lab15b.OURS)}
+    predicted = lab15b.predicted_ms(SMALL, specs)
     ops = {name: count for name, (count, _) in predicted.items()}
     ms = {name: time for name, (_, time) in predicted.items()}
     assert ops["eager"] == ops["one graph"] == ops["8 steps a graph"]
     assert ops["5 kernels a layer"] == 5 + 3
     assert ms["eager"] > ms["one graph"] > ms["8 steps a graph"] > ms["5 kernels a layer"]
-    spec = specs[lab14.PLAIN]
+    spec = specs[lab15b.PLAIN]
     once = (spec.graph_launch_us + spec.sync_us) / 1e3  # a replay: its launch and its read-back
     assert 0 < ms["one graph"] - ms["8 steps a graph"] <= once
 
@@ -126,13 +126,13 @@ def test_a_prediction_shares_one_graph_among_its_steps() -> None:
 def test_without_a_gpu_lab_14_says_so_and_what_measures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lab14, "why_not", lambda: "there is no GPU")
-    assert lab14.main(["--predict", "3.5"]) == 0
+    monkeypatch.setattr(lab15b, "why_not", lambda: "there is no GPU")
+    assert lab15b.main(["--predict", "3.5"]) == 0
     said = capsys.readouterr().out
     assert "Not yet measured: no run on a GPU has been kept, and here: there is no GPU." in said
     assert "Predicted for h200" in said
-    assert ".venv/bin/python -m labs measure 14 --predict 3.5" in said
-    assert said.count("not yet") == len(lab14.WAYS)
+    assert ".venv/bin/python -m labs measure 15b --predict 3.5" in said
+    assert said.count("not yet") == len(lab15b.WAYS)
     (entry,) = ledger.entries()
     assert (entry.predicted, entry.unit, entry.measured) == (3.5, "ms", None)
 
@@ -142,10 +142,10 @@ def test_with_a_gpu_lab_14_measures_judges_and_closes_the_line_of_the_ledger(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The whole way, with the emulator in the GPU's place."""
-    monkeypatch.setattr(lab14, "why_not", lambda: None)
-    monkeypatch.setattr(lab14, "graphs_for", lambda _device: graphs_for("cpu"))
+    monkeypatch.setattr(lab15b, "why_not", lambda: None)
+    monkeypatch.setattr(lab15b, "graphs_for", lambda _device: graphs_for("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "no real GPU")
-    assert lab14.main(["--predict", "3.5"]) == 0
+    assert lab15b.main(["--predict", "3.5"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("no real GPU; predicted for h200")
     assert "ot yet" not in said
@@ -156,11 +156,11 @@ def test_with_a_gpu_lab_14_measures_judges_and_closes_the_line_of_the_ledger(
 
 @pytest.mark.usefixtures("small_lab14")
 def test_a_gpu_without_bf16_times_the_plain_ways_in_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab14, "no_kernels", lambda _: "Tesla T4 (sm_75) has no bf16")
-    timed, same = lab14.measured(graphs_for("cpu"), SMALL, torch.float16)
-    assert list(timed) == [way.name for way in lab14.WAYS if not way.fused]
+    monkeypatch.setattr(lab15b, "no_kernels", lambda _: "Tesla T4 (sm_75) has no bf16")
+    timed, same = lab15b.measured(graphs_for("cpu"), SMALL, torch.float16)
+    assert list(timed) == [way.name for way in lab15b.WAYS if not way.fused]
     assert same == dict.fromkeys(timed, 16)
     shown = Console(file=(out := io.StringIO()), width=120)
-    specs = {engine: load_spec("t4", engine=engine) for engine in (lab14.PLAIN, lab14.OURS)}
-    shown.print(lab14.table_of(lab14.predicted_ms(SMALL, specs), timed, same))
+    specs = {engine: load_spec("t4", engine=engine) for engine in (lab15b.PLAIN, lab15b.OURS)}
+    shown.print(lab15b.table_of(lab15b.predicted_ms(SMALL, specs), timed, same))
     assert out.getvalue().count("not yet") == 2

@@ -1,4 +1,4 @@
-"""The measuring steps of labs 11 and 12: what they say without a GPU, and their stopwatch on the
+"""The measuring steps of labs 11 and 12b: what they say without a GPU, and their stopwatch on the
 emulator, whose times mean nothing."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 import torch
 
 from labs.lab11_triton_fusion import measure as lab11
-from labs.lab12_flash_decoding import measure as lab12
+from labs.lab12b_flash_decoding import measure as lab12b
 from labs.measuring import kernel_timing
 from labs.measuring.kernel_timing import YOURS, Case, time_calls
 from mini_engine.cuda.graphs.backend import graphs_for
@@ -38,7 +38,7 @@ def small_cases() -> list[Case]:
             case, calls=lambda on: {name: c for name, c in calls(on).items() if name in keep}
         )
 
-    cases = [*lab11.cases(SMALL, (5, 1)), lab12.decode_case(SMALL, 3, 32, 12)]
+    cases = [*lab11.cases(SMALL, (5, 1)), lab12b.decode_case(SMALL, 3, 32, 12)]
     return [no_triton(case) for case in cases]
 
 
@@ -67,7 +67,7 @@ def test_the_bytes_of_a_case_are_those_of_the_op_list() -> None:
     assert by_name["add_rms_norm, 1 token"].bytes == ops["add_rms_norm"].bytes
     assert by_name["silu_mul, 1 token"].bytes == ops["silu_mul"].bytes
     assert by_name["qk_norm_rope_kv_write, 1 token"].bytes == ops["qk_norm_rope_kv_write"].bytes
-    one = lab12.decode_case(QWEN, 1, 4096, 1)  # a single split: one part a head, written and read
+    one = lab12b.decode_case(QWEN, 1, 4096, 1)  # a single split: one part a head, written and read
     assert one.bytes == ops["attention"].bytes + 2 * 16 * (128 + 2) * 4
 
 
@@ -81,9 +81,9 @@ def test_a_prediction_is_bytes_a_floor_and_a_gap_for_each_kernel() -> None:
     assert product.predicted_us(H200) == pytest.approx(read_us + around / 2)
 
 
-@pytest.mark.parametrize(("number", "cases"), [(11, lab11.for_spec), (12, lab12.cases)])
+@pytest.mark.parametrize(("number", "cases"), [("11", lab11.for_spec), ("12b", lab12b.cases)])
 def test_without_a_gpu_it_says_so_and_what_measures(
-    number: int,
+    number: str,
     cases: Callable[..., list[Case]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -106,7 +106,7 @@ def test_with_a_gpu_it_measures_and_judges(
     monkeypatch.setattr(kernel_timing, "graphs_for", lambda _device: graphs_for("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "no real GPU")
     cases = small_cases()[-1:]
-    assert kernel_timing.main(12, lambda _spec: cases, ["--predict", "3.5"]) == 0
+    assert kernel_timing.main("12b", lambda _spec: cases, ["--predict", "3.5"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("no real GPU, its own copy: ")
     assert f"{cases[0].name}: yours" in said

@@ -1,4 +1,4 @@
-"""Measuring in labs 15 to 17: said before shown, measured on a GPU only, kept in the ledger.
+"""Measuring in labs 13, 14 and 16: said before shown, measured on a GPU only, kept in the ledger.
 
 A GPU's file is made up in the shape that a real run writes, and vLLM is a small program of that
 name which logs, serves and saves in the formats of vLLM 0.33.
@@ -21,9 +21,9 @@ import pytest
 pytest.importorskip("torch")
 
 
-from labs.lab16_measure_itl.measure import RACE as ITL_RACE
-from labs.lab17_vllm import measure as vllm_measure
-from labs.lab17_vllm.vllm_run import Setup, predicted_itl_ms
+from labs.lab14_measure_itl.measure import RACE as ITL_RACE
+from labs.lab16_vllm import measure as vllm_measure
+from labs.lab16_vllm.vllm_run import Setup, predicted_itl_ms
 from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def race(tmp_path: Path) -> Race:
-    """Lab 16's, with a folder of its own for captured runs."""
+    """Lab 14's, with a folder of its own for captured runs."""
     folder = tmp_path / ITL_RACE.folder.name
     folder.mkdir()
     return replace(ITL_RACE, folder=folder)
@@ -173,7 +173,7 @@ def test_intervals_that_overlap_are_called_no_difference(race: Race) -> None:
     assert not any("no difference" in line for line in step_timing.notes(race, apart))
 
 
-# ---------------------------------------------------------------- lab 17
+# ---------------------------------------------------------------- lab 16
 
 FAKE_VLLM = '''#!{python}
 """Stands in for vLLM: logs, serves /health, saves results."""
@@ -183,7 +183,7 @@ def after(name):
     return words[words.index(name) + 1]
 if words[0] == "serve":
     sys.path.insert(0, {root!r})
-    from labs.lab17_vllm.written_logs import bar, start_up
+    from labs.lab16_vllm.written_logs import bar, start_up
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     limit = int(after("--max-num-seqs"))
     graphs = not ({{"--enforce-eager", "-cc.cudagraph_mode=NONE"}} & set(words))
@@ -257,7 +257,7 @@ def test_three_servers_are_started_read_measured_and_ended(
     assert "19 sizes" in said
     assert "{'PIECEWISE': 19, 'FULL': 11}" in said
     assert [entry.open for entry in ledger.entries()] == [False] * 4
-    kept = evidence.load_evidence(home / "lab17_vllm" / "vllm.json")
+    kept = evidence.load_evidence(home / "lab16_vllm" / "vllm.json")
     variants = kept.figures["variants"]
     assert list(variants) == ["eager", "compiled", "graphs"]
     for entry in ledger.entries():

@@ -1,4 +1,4 @@
-"""The runner of the labs as a learner meets it: lab 1 from the first minute to the last."""
+"""The runner of the labs as a learner meets it: lab 4 from the first minute to the last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labs.runner.cut.catalogue import Lab, lab_number, read_lab
 from tests.labs.conftest import Say
 from tests.support.documents import ROOT
 
-LAB = lab_number(1)
+LAB = lab_number("4")
 RIGHT = "return kernels * kernel_us / itl_us"
 WRONG = LAB.texts("wrong/graph-is-free")["launch_model.py"]
 
@@ -30,17 +30,18 @@ def solve() -> None:
 
 
 def state(say: Say) -> str:
-    return str(json.loads(say("list", "--json")[1])[0]["state"])
+    found = json.loads(say("list", "--json")[1])
+    return str(next(one["state"] for one in found if one["lab"] == LAB.name))
 
 
 # ---------------------------------------------------------------- from red to green
 
 
-def test_the_first_call_cuts_lab_1_and_names_the_commands_to_run(say: Say) -> None:
+def test_the_first_call_cuts_a_lab_and_names_the_commands_to_run(say: Say) -> None:
     code, said = say()
     assert code == 0
     assert "python -m labs check" in said
-    assert said.index("labs predict 1") < said.index(LAB.chapter)
+    assert said.index("labs predict 4") < said.index(LAB.chapter)
     assert mine().exists()
     assert "0 of" in say()[1]
 
@@ -132,7 +133,7 @@ def test_what_is_no_text_is_named_and_the_list_goes_on(say: Say, content: bytes)
 def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
     say()
     path = workspace.home() / "progress.json"
-    for text in ("{not json", '{"labs": {"1": {"checked": 3}}, "current": 1}', "[]"):
+    for text in ("{not json", '{"labs": {"4": {"checked": 3}}, "current": "4"}', "[]"):
         path.write_text(text)
         code, said = say("list")
         assert code == 2
@@ -143,9 +144,9 @@ def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
 def test_reset_keeps_what_was_written_and_start_never_overwrites(say: Say) -> None:
     say()
     mine().write_text("# hours of work\n")
-    assert say("start", "1")[0] == 0
+    assert say("start", "4")[0] == 0
     assert mine().read_text() == "# hours of work\n"
-    assert say("reset", "1")[0] == 0
+    assert say("reset", "4")[0] == 0
     (backup,) = mine().parent.glob("*.bak")
     assert backup.read_text() == "# hours of work\n"
     assert "TODO(1)" in mine().read_text()
@@ -154,13 +155,13 @@ def test_reset_keeps_what_was_written_and_start_never_overwrites(say: Say) -> No
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["check"], "start 1"),
+        (["check"], "start 4"),
         (["start", "99"], "99"),
-        (["check", "1"], "start 1"),
-        (["hint", "1", "--hole", "9"], "9"),
-        (["measure", "1"], "1"),
-        (["diff", "1"], "start 1"),
-        (["sabotage", "1"], "check 1"),
+        (["check", "4"], "start 4"),
+        (["hint", "4", "--hole", "9"], "9"),
+        (["measure", "4"], "4"),
+        (["diff", "4"], "start 4"),
+        (["sabotage", "4"], "check 4"),
     ],
 )
 def test_a_wrong_word_gets_one_line_that_names_it(say: Say, words: list[str], named: str) -> None:
@@ -183,9 +184,9 @@ def test_hints_come_one_at_a_time_and_are_counted_until_the_lab_has_passed(say: 
     say("check")
     solve()
     say("check")
-    for words in (["hint"], ["hint", "1", "--hole", "2"]):
+    for words in (["hint"], ["hint", "4", "--hole", "2"]):
         assert LAB.holes[1].hints[1] not in say(*words)[1], "no more than was asked for before"
-    found = json.loads(say("list", "--json")[1])[0]
+    found = next(one for one in json.loads(say("list", "--json")[1]) if one["lab"] == LAB.name)
     assert (found["checks"], found["hints"]) == (2, 4)
 
 
@@ -216,12 +217,12 @@ def test_diff_and_solution_show_the_engines_way_after_green_or_with_yes(say: Say
 
 
 def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
-    for words in (["start", "1", "--hard"], ["check", "1"], ["hint", "1"]):
+    for words in (["start", "4", "--hard"], ["check", "4"], ["hint", "4"]):
         said = say(*words)[1]
         assert not any(hole.task in said for hole in LAB.holes)
     assert not any(hole.task in mine().read_text() for hole in LAB.holes)
-    assert say("start", "1", "--hard")[0] == 2
-    assert say("reset", "1")[0] == 0
+    assert say("start", "4", "--hard")[0] == 2
+    assert say("reset", "4")[0] == 0
     assert LAB.holes[0].task.split()[0] in mine().read_text()
 
 
@@ -264,12 +265,12 @@ def test_doctor_says_what_is_emulated_here_and_why(say: Say) -> None:
 
 
 def test_a_python_without_the_packages_says_what_to_type() -> None:
-    program = "import sys; sys.modules['rich'] = None; import runpy; sys.argv[1:] = ['hint', '3']; "
+    program = "import sys; sys.modules['rich'] = None; import runpy; sys.argv[1:] = ['hint', '7']; "
     program += "runpy.run_module('labs', run_name='__main__')"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert ".venv/bin/python -m labs hint 3" in done.stderr
+    assert ".venv/bin/python -m labs hint 7" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -291,7 +292,7 @@ def test_plain_pytest_works_on_one_lab_and_refuses_two(tmp_path: Path) -> None:
 
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="reference").returncode == 0
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="wrong/graph_is_free").returncode == 1
-    assert "labs start 1" in pytest_on(f"labs/{LAB.name}").stderr
+    assert "labs start 4" in pytest_on(f"labs/{LAB.name}").stderr
     assert "one lab a run" in pytest_on("labs").stderr
 
 
@@ -318,7 +319,7 @@ def test_a_lab_that_is_described_wrongly_says_which_field(
 
 @pytest.mark.parametrize(
     ("capability", "labs"),
-    [("7.5", "labs 14, 15, 16 and 20"), ("8.9", "without PDL"), ("9.0", "with PDL")],
+    [("7.5", "labs 7b, 13, 14 and 15b"), ("8.9", "without PDL"), ("9.0", "with PDL")],
 )
 def test_doctor_names_the_labs_that_a_card_can_measure(capability: str, labs: str) -> None:
     gpu = {"name": "a card", "driver_version": "580", "compute_cap": capability}

@@ -10,7 +10,7 @@ from labs.runner.cut.catalogue import lab_number
 from labs.runner.cut.cutter import CutError
 from labs.runner.cut.edits import Edit
 
-LAB = lab_number(18)
+LAB = lab_number("6")
 
 
 def test_a_file_to_mend_is_given_as_it_stands_and_the_reference_is_mended() -> None:

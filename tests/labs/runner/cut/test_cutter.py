@@ -154,7 +154,7 @@ def test_a_class_is_an_open_hole_until_none_of_its_methods_raises_a_todo() -> No
 
 
 def test_the_learners_file_of_lab_5_has_nothing_of_the_class_but_its_promises() -> None:
-    lab = lab_number(5)
+    lab = lab_number("5")
     (hole,) = lab.holes
     text, engine = lab.cut()[hole.file], lab.reference()[hole.file]
     write, gone = list(hole.writes), list(hole.removes)

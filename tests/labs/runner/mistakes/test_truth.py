@@ -13,7 +13,7 @@ from labs.runner.cut.catalogue import lab_number
 from labs.runner.mistakes.diagnosis import diagnose, is_slip
 
 
-def checked(number: int, *changes: tuple[str, str], wrong: str = "") -> Report:
+def checked(number: str, *changes: tuple[str, str], wrong: str = "") -> Report:
     """The report of a lab on the engine's own text with a wrong answer and with some changes."""
     lab = lab_number(number)
     texts = lab.texts(f"wrong/{wrong}") if wrong else lab.reference()
@@ -31,26 +31,26 @@ def named(report: Report) -> set[str]:
 
 
 MISTAKES = [  # lab, what stands there, what somebody typed
-    (1, "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.graph_gap_us"),
-    (1, "kernels * issue + kernel_us  #", "(kernels - 1) * issue + kernel_us  #"),
-    (1, "return kernels * kernel_us / itl_us", "return kernels + kernel_us / itl_us"),
-    (1, "return kernels * kernel_us / itl_us", "return kernels * kernel_us / itl"),
-    (1, "math.ceil(capture_us / saved_us)", "math.floor(capture_us / saved_us)"),
-    (1, "kernel_floor_us - spec.stream_gap_us)", "kernel_floor_us + spec.stream_gap_us)"),
-    (1, "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.streams_gap_us"),
-    (1, "_first_start_us(launch, spec) + graph_us", "_first_start_us(spec, launch) + graph_us"),
-    (1, "max(cpu_late, gpu_late)", "max(cpu_late)"),
-    (4, "F32(q.shape[-1] ** -0.5)", "F32(q.shape[-1] ** 0.5)"),
-    (4, "F32(q.shape[-1] ** -0.5)", "F32(q.shape[0] ** -0.5)"),
-    (4, "m = np.maximum(part.m, scores", "m = np.minimum(part.m, scores"),
-    (4, "keys.transpose(1, 2, 0))", "keys.transpose(2, 1, 0))"),
-    (4, "min(start + tile, n)", "min(start + tile, n - 1)"),
-    (4, "= part.acc / part.l", "= part.acc * part.l"),
-    (4, "return finished(walk(", "return finish(walk("),
-    (6, "at = bisect_left(self, n)", "at = bisect_left(self, n + 1)"),
-    (6, "padded += (rung - rows) * steps", "padded += rung - rows"),
-    (6, "eager_steps += steps", "eager_steps += 1"),
-    (6, "            return 0\n        at =", "            return 1\n        at ="),
+    ("4", "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.graph_gap_us"),
+    ("4", "kernels * issue + kernel_us  #", "(kernels - 1) * issue + kernel_us  #"),
+    ("4", "return kernels * kernel_us / itl_us", "return kernels + kernel_us / itl_us"),
+    ("4", "return kernels * kernel_us / itl_us", "return kernels * kernel_us / itl"),
+    ("4", "math.ceil(capture_us / saved_us)", "math.floor(capture_us / saved_us)"),
+    ("4", "kernel_floor_us - spec.stream_gap_us)", "kernel_floor_us + spec.stream_gap_us)"),
+    ("4", "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.streams_gap_us"),
+    ("4", "_first_start_us(launch, spec) + graph_us", "_first_start_us(spec, launch) + graph_us"),
+    ("4", "max(cpu_late, gpu_late)", "max(cpu_late)"),
+    ("12", "F32(q.shape[-1] ** -0.5)", "F32(q.shape[-1] ** 0.5)"),
+    ("12", "F32(q.shape[-1] ** -0.5)", "F32(q.shape[0] ** -0.5)"),
+    ("12", "m = np.maximum(part.m, scores", "m = np.minimum(part.m, scores"),
+    ("12", "keys.transpose(1, 2, 0))", "keys.transpose(2, 1, 0))"),
+    ("12", "min(start + tile, n)", "min(start + tile, n - 1)"),
+    ("12", "= part.acc / part.l", "= part.acc * part.l"),
+    ("12", "return finished(walk(", "return finish(walk("),
+    ("8", "at = bisect_left(self, n)", "at = bisect_left(self, n + 1)"),
+    ("8", "padded += (rung - rows) * steps", "padded += rung - rows"),
+    ("8", "eager_steps += steps", "eager_steps += 1"),
+    ("8", "            return 0\n        at =", "            return 1\n        at ="),
 ]
 
 
@@ -62,7 +62,7 @@ MISTAKES = [  # lab, what stands there, what somebody typed
     ],
 )
 def test_a_slip_or_a_mistake_of_another_kind_is_given_no_misconception(
-    number: int, before: str, after: str
+    number: str, before: str, after: str
 ) -> None:
     report = checked(number, (before, after))
     assert report.failed
@@ -74,12 +74,12 @@ def test_a_slip_or_a_mistake_of_another_kind_is_given_no_misconception(
 def test_a_misconception_in_other_words_is_named() -> None:
     usual = "end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)"
     own = "end = _first_start_us(launch, spec) + sum([kernel_us] * kernels)"
-    assert named(checked(1, (usual, own))) == {"graph-is-free"}
+    assert named(checked("4", (usual, own))) == {"graph-is-free"}
 
 
 def test_each_of_two_mistakes_is_judged_by_itself() -> None:
     slip = ("return kernels * kernel_us / itl_us", "return kernels * kernel_us - itl_us")
-    report = checked(1, slip, wrong="graph_is_free")
+    report = checked("4", slip, wrong="graph_is_free")
     causes = {o.test: report.causes[o.test] for o in report.failed}
     assert causes.pop("test_utilisation_counts_kernels_and_nothing_else") == ()
     assert causes.pop("test_utilisation_is_not_rounded_however_small_it_is") == ()
@@ -89,17 +89,17 @@ def test_each_of_two_mistakes_is_judged_by_itself() -> None:
 def test_a_misconception_is_not_blamed_for_a_test_that_fails_before_its_hole_is_reached() -> None:
     """The failing test can catch it, and it would make the test fail too: that shows nothing."""
     stop = 'raise ValueError("stop")\n    issue, gap'
-    report = checked(1, ("issue, gap", stop))
+    report = checked("4", ("issue, gap", stop))
     assert report.failed
     assert named(report) == set()
 
 
 def test_what_is_refused_is_shown_with_the_call_and_its_input() -> None:
-    report = checked(2, ("if kv_dtype not in KV_DTYPE_BYTES:", "if kv_dtype == 0:"))
+    report = checked("3", ("if kv_dtype not in KV_DTYPE_BYTES:", "if kv_dtype == 0:"))
     (failed,) = report.failed
     assert failed.error == "KeyError"
     assert failed.asserted.startswith("with pytest.raises(ValueError"), "another error is awaited"
-    report = checked(6, ("if n < 0:", "if n < -1:"))
+    report = checked("8", ("if n < 0:", "if n < -1:"))
     (failed,) = report.failed
     assert failed.error == "Failed"
     assert failed.asserted.endswith("ladder.rung(rows)")
