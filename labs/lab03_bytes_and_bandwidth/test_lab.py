@@ -285,7 +285,7 @@ def test_the_cache_has_a_dtype_of_its_own_whatever_the_weights_are_stored_in() -
 def test_a_step_reads_the_cache_of_each_request_over_its_own_context() -> None:
     rng = random.Random(4)
     for config in some_models():
-        contexts = [rng.randint(1, 5000) for _ in range(rng.randint(1, 40))]
+        contexts = [rng.randint(1, 5000) for _ in range(rng.randint(1, 300))]
         each = sum(decode_bytes(config, [tokens]).cache for tokens in contexts)
         together = decode_bytes(config, contexts).cache
         assert together == each, f"contexts {contexts}"
@@ -308,11 +308,13 @@ def test_what_a_step_reads_is_rounded_once_and_at_the_end() -> None:
 
 
 def test_billions_of_bytes_are_counted_to_the_last() -> None:
-    config = replace(QWEN, hidden_size=3583, num_layers=31, intermediate_size=18943)
-    for quant in ("bf16", "int8"):
-        exact = sum(round(2 * taken) for taken in account(config, quant).values()) / 2
-        mine = decode_bytes(config, [], quant).weights
-        assert mine == exact, f"{config.num_layers} layers of {config.hidden_size} in {quant}"
+    odd = replace(QWEN, hidden_size=3583, num_layers=31, intermediate_size=18943)
+    wide = replace(QWEN, hidden_size=12288, vocab_size=256_000)  # 3,145,728,000 numbers in one
+    for config in (odd, wide):
+        for quant in ("bf16", "int8"):
+            exact = sum(round(2 * taken) for taken in account(config, quant).values()) / 2
+            mine = decode_bytes(config, [], quant).weights
+            assert mine == exact, f"{config.num_layers} layers of {config.hidden_size} in {quant}"
 
 
 def test_an_unknown_way_to_store_a_cache_is_refused() -> None:

@@ -186,6 +186,14 @@ def test_no_token_is_written_to_the_slots_of_padding_and_no_two_to_one_slot() ->
         assert len(set(slots)) == len(slots), "two tokens in one slot"
 
 
+def test_a_prompt_may_be_as_long_as_it_likes() -> None:
+    known, table = [i % 50 for i in range(1500)], list(range(1, 376))
+    arrays = token_arrays([entry(known, 0, 1500, table)], 4)
+    assert listed(arrays["input_ids"]) == known
+    assert listed(arrays["positions"]) == list(range(1500))
+    assert listed(arrays["slot_mapping"]) == list(range(4, 1504))
+
+
 def test_blocks_may_have_any_size() -> None:
     whole = entry([7] * 6, 1, 5, [2, 3, 1])
     assert listed(token_arrays([whole], 2)["slot_mapping"]) == [5, 6, 7, 2, 3]
@@ -567,6 +575,15 @@ def test_rows_and_requests_of_padding_are_passed_over() -> None:
     out = paged.attention(padded_rows=3)
     same(out[:3], paged.expected(), "rows before the padding")
     agree(out[3:], np.full_like(out[3:], Rows.MARK), "rows of padding")
+
+
+def test_a_request_without_a_token_in_this_step_ends_nothing() -> None:
+    paged = Paged(8, [(1, 7), (0, 0), (2, 5), (0, 0), (1, 3)])
+    same(
+        paged.attention(),
+        paged.expected(),
+        "(query_len, context_len) of 1, 7 · 0 · 2, 5 · 0 · 1, 3",
+    )
 
 
 # ---------------------------------------------------------------- the whole model

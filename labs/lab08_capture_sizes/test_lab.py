@@ -73,6 +73,13 @@ def test_waste_is_what_one_counts_step_by_step() -> None:
         assert vars(found) == vars(counted), f"of the batches {histogram} on {list(ladder)}"
 
 
+def test_waste_is_that_of_the_steps_and_not_of_a_histogram_with_the_same_sizes() -> None:
+    ladder, histogram = CaptureLadder([4, 8]), {3: 5, 9: 1}
+    assert ladder.waste(histogram) == Waste(5, 24, 9, 1)
+    histogram[3] = 7
+    assert ladder.waste(histogram) == Waste(7, 30, 9, 1)
+
+
 def test_a_histogram_below_zero_is_refused_and_one_is_only_read() -> None:
     for histogram in ({3: -5}, {-3: 5}, {1: 1, 9: -1}):
         with pytest.raises(ValueError):
@@ -152,6 +159,15 @@ def test_the_choice_is_the_same_in_whatever_unit_the_price_is() -> None:
         for unit in (2.0**-70, 2.0**70):  # powers of two scale without rounding
             scaled = cheapest_rungs(sizes, [one * unit for one in price], steps, 6)
             assert scaled == found, f"sizes {sizes} at {price} each, {steps} steps, times {unit}"
+
+
+def test_billions_of_steps_are_counted() -> None:
+    many = (
+        2**33
+    )  # a rung at 1 beside the 3 saves 2 rows for each step of 1, one at 2 a row for both
+    for more, best in ((10_000, (2, 3)), (-10_000, (1, 3))):
+        found = cheapest_rungs([1, 2, 3], [1.0, 2.0, 3.0], [many, many + more, 5], 2)
+        assert found[-1] == best, f"{many} steps of 1, {many + more} of 2"
 
 
 @pytest.mark.catches("greedy-rungs")

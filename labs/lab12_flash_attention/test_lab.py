@@ -249,6 +249,20 @@ def test_a_tile_is_not_read_before_its_turn() -> None:
         assert_part(part, formula(q, *brought))
 
 
+def test_a_tile_may_lie_where_the_one_before_it_lay() -> None:
+    rng = np.random.default_rng(17)
+    q, *brought = random_inputs(rng, 40)
+    keys, values = (np.full_like(array[:8], np.nan) for array in brought)
+
+    def in_one_place() -> Iterator[slice]:
+        for start in range(0, 40, 8):
+            for place, array in zip((keys, values), brought, strict=True):
+                place[:] = array[start : start + 8]
+            yield slice(0, 8)
+
+    assert_part(walk(q, keys, values, in_one_place()), formula(q, *brought))
+
+
 def as_they_come(
     places: tuple[np.ndarray, np.ndarray], brought: list[np.ndarray], tile: int
 ) -> Iterator[slice]:
@@ -313,7 +327,7 @@ def spans(tiles: list[slice]) -> list[tuple[int, int]]:
 def test_every_key_is_in_one_tile_of_one_walker() -> None:
     rng = random.Random(10)
     for _ in range(100):
-        n, tile, splits = rng.randint(0, 300), rng.randint(1, 64), rng.randint(1, 20)
+        n, tile, splits = rng.randint(0, 900), rng.randint(1, 64), rng.randint(1, 20)
         rows: list[int] = []
         for split in range(splits):
             tiles = tiles_of(n, tile, split, splits)

@@ -130,16 +130,11 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     Raises ValueError for an unknown name or a bad file, OSError where it cannot be read.
     """
     word = str(name_or_path)
-    if word.lower() in names(kind):
-        return read_sheet(kind, FOLDERS[kind] / f"{word.lower()}.json")
-    if Path(word).suffix.lower() != ".json":
+    named = FOLDERS[kind] / f"{word.lower()}.json"
+    path = named if word.lower() in names(kind) else Path(word)
+    if path.suffix.lower() != ".json":
         near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
-    return read_sheet(kind, Path(word))
-
-
-def read_sheet(kind: str, path: Path) -> Sheet:
-    """Read and check one file."""
     data, found = read_object(path), {}
     for name, rule in FIGURES[kind].items():
         where, figure = f"{path}: {name}", typed(Figure, data.pop(name, None), f"{path}: {name}")

@@ -27,6 +27,7 @@ from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import (
+    MODES,
     Mode,
     StepTime,
     around,
@@ -112,23 +113,19 @@ def itl_curve(
     costs = StepModel(config, spec, style, stored)
     crossover = crossover_batch(config, spec, style, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
-    rungs = {batch: rung for batch in batches if (rung := ladder.rung(batch)) is not None}
-
-    def steps(mode: Mode, shapes: dict[int, StepShape]) -> dict[int, StepTime]:
-        return dict(zip(shapes, costs.steps(mode, list(shapes.values())), strict=True))
-
-    eager = steps("eager", {batch: StepShape.decode(batch, context) for batch in batches})
-    piecewise, full = eager, eager
-    if rungs:
-        keys = {batch: batch * context for batch in rungs}
-        padded = {b: StepShape(rung, b, keys[b], keys[b]) for b, rung in rungs.items()}
-        whole = {b: StepShape(rung, rung, keys[b], keys[b], b) for b, rung in rungs.items()}
-        piecewise, full = eager | steps("piecewise", padded), eager | steps("full", whole)
-    points = (
-        ItlPoint(b, rungs.get(b), eager[b], piecewise[b], full[b],
-                 step_floor_us(config, spec, b, context, stored))
-        for b in batches
-    )  # fmt: skip
+    rungs = [ladder.rung(batch) for batch in batches]
+    shapes: dict[Mode, list[StepShape]] = {mode: [] for mode in MODES}
+    for batch, rung in zip(batches, rungs, strict=True):
+        keys, rows = batch * context, rung or batch
+        shapes["eager"].append(StepShape.decode(batch, context))
+        shapes["piecewise"].append(StepShape(rows, batch, keys, keys))
+        shapes["full"].append(StepShape(rows, rows, keys, keys, batch))
+    steps = (costs.steps(mode, of) for mode, of in shapes.items())
+    points = [
+        ItlPoint(batch, rung, eager, piecewise if rung else eager, full if rung else eager,
+                 step_floor_us(config, spec, batch, context, stored))
+        for batch, rung, eager, piecewise, full in zip(batches, rungs, *steps, strict=True)
+    ]  # fmt: skip
     return ItlCurve(
         config.name, spec.name, style, context, spec.host, spec.engine, ladder, crossover,
         tuple(points),

@@ -134,7 +134,6 @@ _FILE = Path(__file__).with_name("styles.json")
 STYLES = {
     name: typed(Style, style, f"{_FILE}: {name}") for name, style in read_object(_FILE).items()
 }
-PREPARE = Op("prepare", Value("prepared", "request", 1, "int64"), (), per="request")
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,8 @@ def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
     if layer and not c.qk_norm:
         layer = {name.removeprefix("qk_norm_"): starts for name, starts in layer.items()}
     listed = ops.layer(c, norm_first=by.norm_first, copied_cache=whole)
-    prepare = Kernel("prepare", (PREPARE,), frozenset([PREPARE.writes]), by="torch")
+    prepared = Op("prepare", Value("prepared", "request", 1, "int64"), (), per="request")
+    prepare = Kernel("prepare", (prepared,), frozenset([prepared.writes]), by="torch")
     return (
         (prepare,) * by.prepares + grouped(ops.head(c), by.head, ("residual", "normed"), by),
         grouped(listed, layer, ("residual3", "normed3"), by),
@@ -241,7 +241,8 @@ def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
 
 
 class Costs(NamedTuple):
-    """The kernels of a part of a step, in order: names and kinds, and costs as two matrices."""
+    """The different kernels of a step, those of head, layer and tail: a column for each thing that
+    is said of a kernel, and costs as two matrices."""
 
     names: tuple[str, ...]
     splitting: tuple[bool, ...]
@@ -249,29 +250,19 @@ class Costs(NamedTuple):
     by: tuple[Launcher, ...]
     bytes: NDArray[np.float64]  # (kernels, len(PER))
     flops: NDArray[np.float64]
-
-    def at(self, shape: StepShape) -> tuple[OpCost, ...]:
-        """The kernels of one step."""
-        moved, computed = ((m @ shape.sizes).tolist() for m in (self.bytes, self.flops))
-        columns = self.names, moved, computed, self.splitting, self.kinds, self.by
-        return tuple(OpCost(*kernel) for kernel in zip(*columns, strict=True))
+    ends: tuple[int, int]  # of head and of layer
 
 
 @cache
-def part_costs(config: ModelConfig, style: str, stored: Stored | None = None) -> tuple[Costs, ...]:
-    """Head, layer and tail for any shape of step. Raises ValueError for an unknown style."""
-    stored = stored or stored_as(config)
-    return tuple(
-        Costs(
-            tuple(kernel.name for kernel in kernels),
-            tuple(kernel.splitting for kernel in kernels),
-            tuple(kernel.kind for kernel in kernels),
-            tuple(kernel.by for kernel in kernels),
-            np.array([kernel.bytes(config, stored) for kernel in kernels]),
-            np.array([kernel.flops() for kernel in kernels]),
-        )
-        for kernels in kernels_of(config, style)
-    )
+def step_costs(config: ModelConfig, style: str, stored: Stored | None = None) -> Costs:
+    """The costs of any shape of step. Raises ValueError for an unknown style."""
+    stored, (head, layer, tail) = stored or stored_as(config), kernels_of(config, style)
+    kernels = (*head, *layer, *tail)
+    said = ((k.name, k.splitting, k.kind, k.by) for k in kernels)
+    names, splitting, kinds, by = zip(*said, strict=True)
+    moved = np.array([kernel.bytes(config, stored) for kernel in kernels])
+    computed = np.array([kernel.flops() for kernel in kernels])
+    return Costs(names, splitting, kinds, by, moved, computed, (len(head), len(head) + len(layer)))
 
 
 class StepParts(NamedTuple):
@@ -291,8 +282,11 @@ def step_parts(
     config: ModelConfig, shape: StepShape, style: str, stored: Stored | None = None
 ) -> StepParts:
     """The step in parts. Raises ValueError for an unknown style."""
-    head, layer, tail = (part.at(shape) for part in part_costs(config, style, stored))
-    return StepParts(head, layer, config.num_layers, tail)
+    costs = step_costs(config, style, stored)
+    moved, computed = ((m @ shape.sizes).tolist() for m in (costs.bytes, costs.flops))
+    columns = costs.names, moved, computed, costs.splitting, costs.kinds, costs.by
+    ops, (head, layer) = tuple(map(OpCost, *columns)), costs.ends
+    return StepParts(ops[:head], ops[head:layer], config.num_layers, ops[layer:])
 
 
 def step_ops(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import LAUNCHERS, StepShape, part_costs
+from mini_engine.step.kernels import LAUNCHERS, StepShape, step_costs
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.run import Mode, StepTime, around, gb_s_of, is_live, issue_live_us, pieces
 from mini_engine.step.storage import Stored, stored_as
@@ -44,19 +44,17 @@ class Launches(NamedTuple):
 def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
     """The works of a step in this mode, and the different kernels of head, layer and tail in them.
     Raises ValueError for an unknown mode or style."""
-    parts = part_costs(config, style)
-    splitting = [live for part in parts for live in part.splitting]
-    by = [launcher for part in parts for launcher in part.by]
-    whose = np.array([LAUNCHERS.index(launcher) for launcher in by])
-    ends = np.cumsum([len(part.names) for part in parts])
-    head, layer, tail = np.split(np.arange(ends[-1]), ends[:-1])
+    costs = step_costs(config, style)
+    different = len(costs.names)
+    head, layer, tail = np.split(np.arange(different), costs.ends)
     order = np.concatenate([head, np.tile(layer, config.num_layers), tail])
-    live = [is_live(mode, splitting[kernel], by[kernel]) for kernel in order]
+    live = [is_live(mode, costs.splitting[kernel], costs.by[kernel]) for kernel in order]
     nodes, graphs = map(np.array, zip(*pieces(live), strict=True))
     first = nodes.cumsum() - nodes
-    runs = np.add.reduceat(np.eye(ends[-1])[order], first)
-    rest = np.vstack([runs[::-1].cumsum(axis=0)[::-1], np.zeros(ends[-1])])
-    return Launches(nodes, graphs, whose[order][first], np.ascontiguousarray(rest.T))
+    runs = np.add.reduceat(np.eye(different)[order], first)
+    rest = np.vstack([runs[::-1].cumsum(axis=0)[::-1], np.zeros(different)])
+    by = np.array([LAUNCHERS.index(costs.by[kernel]) for kernel in order[first]])
+    return Launches(nodes, graphs, by, np.ascontiguousarray(rest.T))
 
 
 class StepModel:
@@ -79,12 +77,11 @@ class StepModel:
         """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
         self.config, self.spec, self.style = config, spec, style or spec.ops
         self.stored = stored or stored_as(config)
-        parts = part_costs(config, self.style, self.stored)
-        gb_s = np.array([gb_s_of(kind, spec) for part in parts for kind in part.kinds])
+        costs = step_costs(config, self.style, self.stored)
+        gb_s = np.array([[gb_s_of(kind, spec)] for kind in costs.kinds])
         # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute
-        memory_us = np.vstack([part.bytes for part in parts]) / (gb_s[:, None] * 1e3)
-        compute_us = np.vstack([p.flops for p in parts]) / (spec.product_tflops * 1e6)
-        self._rates_us = np.vstack([memory_us, compute_us]).T
+        compute_us = costs.flops / (spec.product_tflops * 1e6)
+        self._rates_us = np.vstack([costs.bytes / (gb_s * 1e3), compute_us]).T
         self._chains: dict[Mode, Chains] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:

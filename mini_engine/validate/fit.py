@@ -26,13 +26,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.files import read_json, typed, write_whole
+from mini_engine.files import read_json, read_object, typed, write_whole
 from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
 from mini_engine.validate.points import COMMAND, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
 
@@ -63,6 +62,10 @@ class Parameter:
     why: str  # where the prior comes from
     top: float = sys.float_info.max
 
+    def at(self, theta: float) -> float:
+        """The figure, so many spreads from its prior."""
+        return min(self.prior * math.exp(self.spread * theta), self.top)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -74,14 +77,13 @@ class Fit:
     sheets: Sheets
 
     def value(self, index: int) -> float:
-        parameter = self.parameters[index]
-        return _value(parameter, float(self.theta[index]))
+        return self.parameters[index].at(float(self.theta[index]))
 
     def interval(self, index: int) -> tuple[float, float]:
         """90%, from the curvature at the end of the fit."""
         half = Z90 * math.sqrt(self.covariance[index, index])
-        low, high = (self.theta[index] + sign * half for sign in (-1, 1))
-        return _value(self.parameters[index], low), _value(self.parameters[index], high)
+        parameter, middle = self.parameters[index], float(self.theta[index])
+        return parameter.at(middle - half), parameter.at(middle + half)
 
     def told_by_data(self, index: int) -> float:
         """0: the data say nothing, the prior stands; 1: the data alone decide."""
@@ -188,8 +190,7 @@ class _Problem:
         sheets = self.sheets
         for parameter, t in zip(self.parameters, theta, strict=True):
             for kind, name in parameter.where:
-                value = _value(parameter, float(t))
-                sheets = sheets.with_figure(kind, name, parameter.figure, value)
+                sheets = sheets.with_figure(kind, name, parameter.figure, parameter.at(float(t)))
         return sheets
 
     def residuals(
@@ -215,10 +216,6 @@ class _Problem:
         size = np.abs(residuals)
         huber = np.where(size < HUBER, size**2 / 2, HUBER * size - HUBER**2 / 2)
         return float((huber * self.counts).sum() + (theta**2).sum() / 2)
-
-
-def _value(parameter: Parameter, theta: float) -> float:
-    return min(parameter.prior * math.exp(parameter.spread * theta), parameter.top)
 
 
 def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
@@ -249,8 +246,11 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             f"interval {low} to {high}, prior {p.prior:g} ({p.why})"
         )
         for kind, name in p.where:
-            if (FOLDERS[kind] / f"{name}.json").exists():
-                _change(kind, name, {p.figure: {"value": value, "kind": "fitted", "source": said}})
+            path = FOLDERS[kind] / f"{name}.json"
+            if path.exists():
+                data = read_object(path)
+                data[p.figure] = {"value": value, "kind": "fitted", "source": said}
+                write_whole(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
             else:  # the hosts that stand in `KEPT` alone
                 hosts[name] = value
         parameters.append({
@@ -325,9 +325,3 @@ def intervals(missed: Missed) -> list[Interval]:
 def rounded(value: float) -> float:
     """To four significant digits."""
     return float(f"{value:.4g}")
-
-
-def _change(kind: str, name: str, fields: Mapping[str, Any]) -> None:
-    path: Path = FOLDERS[kind] / f"{name}.json"
-    data = json.loads(path.read_text(encoding="utf-8")) | dict(fields)
-    write_whole(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
