@@ -1,7 +1,7 @@
 """Third figure of chapter 8: where graphs of a ladder stand in memory, and what they add up to.
 
-Above: the bytes of the pool that the nodes of each graph name, for two orders of capture. Below: how
-the pool grows along vLLM's default ladder, for three ways of capturing it.
+Above: the bytes of the pool that the nodes of each graph name, for two orders of capture. Below:
+how the pool grows along vLLM's default ladder, for three ways of capturing it.
 """
 
 from __future__ import annotations
