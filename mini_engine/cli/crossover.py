@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     room = check_batch(shape, spec, 1, args.context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
-        style=spec.ops, context=args.context, max_batch=min(args.max_batch, room), stored=stored,
+        context=args.context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
     if out := options.picture_of(args):
         plots.itl_curve(curve, out)
@@ -88,9 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_batch": room,
         "fits": args.max_batch <= room,
         "crossover_batch": curve.crossover,
-        "crossover_interval": [
-            crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts
-        ],
+        "crossover_interval": [crossover_batch(shape, on, args.context, stored) for on in hosts],
         "batch_1": {
             mode: options.interval(spec, getattr(first, name).itl_us, mode, 1, first.floor_us)
             for mode, name in MODES.items()

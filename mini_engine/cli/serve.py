@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )  # fmt: skip
     with console.status("reading the trace"):
         trace = read_trace("/dev/stdin" if str(args.trace) == "-" else args.trace, args.columns)
-    costs = StepModel(shape, spec, spec.ops, stored)
+    costs = StepModel(shape, spec, stored)
     copies = SwapCost(
         costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
     )
