@@ -103,6 +103,7 @@ class Server:
     ) -> Explained:
         """A measured step (or, without `itl_ms`, the predicted eager one) taken apart: bytes,
         beginnings and ends of kernels, and the time in which the GPU waits for the CPU."""
+        check_batch(self.config, self.spec, batch, context, self.stored)
         return explain(
             self.config, self.spec, batch=batch, context=context, mode=mode, stored=self.stored,
             itl_us=None if itl_ms is None else itl_ms * 1e3,

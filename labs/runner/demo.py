@@ -77,8 +77,8 @@ def run_demo(args: Namespace, console: Console) -> Done:
 
 def uses_kernels(words: Sequence[str]) -> bool:
     """Whether the command writes with kernels: the plain model has none."""
-    said = {word.removeprefix("--backend=") for word in words}
-    return [*words[:1]] == ["generate"] and "cuda" in said and "--plain" not in said
+    said = " ".join(words).replace("=", " ")
+    return [*words[:1]] == ["generate"] and " cuda" in said and "--kernels 0" not in said
 
 
 def run_measure(args: Namespace, console: Console) -> Done:

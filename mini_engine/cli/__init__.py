@@ -4,19 +4,17 @@ In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 an
 bad input.
 
 A command is a module of this package, imported only when it is asked for. Its docstring is the long
-help, and it has three functions:
+help, and it has:
 
-    add_arguments(parser)        its options
+    SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
     run(args, console) -> dict   does the work and returns what was found
-    show(result, console)        prints it for people; `--json` prints all fields of it
+    show(r, console)             prints it for people; `--json` prints all fields of it
 
-The result that is shown has the options too: `result["context"]` is `args.context`, unless `run`
-returns a field of that name.
-
-`console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
-that `--json` output can be piped on. A name in the result ends with its unit: `_us` for a time,
-`_bytes` for memory; what ends in none is a count, a share or a ratio. What is slow to import
-(matplotlib, torch) is imported in `run`, so that `--help` is there at once.
+`r` has the options as attributes, and beside them what `run` returned. `console` writes to standard
+error in `run` (progress, notes) and to standard output in `show`, so that `--json` output can be
+piped on. A name in the result ends with its unit: `_us` for a time, `_bytes` for memory; what ends
+in none is a count, a share or a ratio. What is slow to import (matplotlib, torch) is imported in
+`run`, so that `--help` is there at once.
 """
 
 from __future__ import annotations
@@ -35,43 +33,44 @@ from mini_engine.cli.ending import CheckFailed, guarded
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
+# Each command: what it teaches, the next command, and the chapter behind it.
 COMMANDS = {
-    "demo": "the main job: same text in every mode, where the time goes, a picture and a trace",
-    "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
-    "explain": "am I launch-bound? Where a measured step's time goes, and what a graph would save",
-    "crossover": "ITL against batch: up to where does a graph pay?",
-    "ladder": "which batch sizes get a graph, and why your batch of 33 runs at 40",
-    "capacity": "what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
-    "serve": "replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
-    "calibrate": "measure what this machine's GPU and CPU charge, and write a card and a host",
-    "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
-    "gpu": "everything that matters on this machine's GPU in nine minutes, stage by stage",
-    "validate": "hold the predictions against what others have measured",
-    "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
-}
-
-# Where to go from there: the next command, and the chapter behind this one.
-NEXT = {
-    "demo": ("crossover", "04-two-clocks"),
-    "generate": ("demo", "10-continuous-batching"),
-    "explain": ("crossover", "04-two-clocks"),
-    "crossover": ("ladder --batch 33", "16-when-none-of-this-helps"),
-    "ladder": ("serve", "08-capture-sizes"),
-    "capacity": ("crossover", "03-the-decode-step"),
-    "serve": ("ladder --batch 33", "10-continuous-batching"),
-    "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "14-measuring"),
-    "bench": ("validate", "14-measuring"),
-    "gpu": ("bench --plot out/gpu/bench.json", "15-to-the-floor"),
-    "validate": ("calibrate", "14-measuring"),
-    "trace": ("demo", "04-two-clocks"),
-}
+    "demo": ("the main job: same text in every mode, where the time goes, a picture and a trace",
+             "crossover", "04-two-clocks"),
+    "generate": ("write text with a checkpoint, eagerly or with graphs: the same tokens either way",
+                 "demo", "10-continuous-batching"),
+    "explain": ("am I launch-bound? Where a measured step's time goes, what a graph would save",
+                "crossover", "04-two-clocks"),
+    "crossover": ("ITL against batch: up to where does a graph pay?",
+                  "ladder --batch 33", "16-when-none-of-this-helps"),
+    "ladder": ("which batch sizes get a graph, and why your batch of 33 runs at 40",
+               "serve", "08-capture-sizes"),
+    "capacity": ("what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
+                 "crossover", "03-the-decode-step"),
+    "serve": ("replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
+              "ladder --batch 33", "10-continuous-batching"),
+    "calibrate": ("measure what this machine's GPU and CPU charge, and write a card and a host",
+                  "crossover --spec out/card.json --host out/card-host.json", "14-measuring"),
+    "bench": ("time real decode steps: transformers, eager, graphs, torch.compile, kernel by "
+              "kernel", "validate", "14-measuring"),
+    "gpu": ("everything that matters on this machine's GPU in nine minutes, stage by stage",
+            "bench --plot out/gpu/bench.json", "15-to-the-floor"),
+    "validate": ("hold the predictions against what others have measured",
+                 "calibrate", "14-measuring"),
+    "trace": ("write or sum up a timeline of one decode step (opens in Perfetto)",
+              "demo", "04-two-clocks"),
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = " ".join(["mini_engine", *([command] if (command := wanted(words)) else [])])
+    name = " ".join(filter(None, ["mini_engine", _asked(words)]))
     return guarded(name, lambda: _run(words), as_json="--json" in words)
+
+
+def _asked(words: Sequence[str]) -> str | None:
+    return next((word for word in words if word in COMMANDS), None)
 
 
 def _run(words: list[str]) -> int:
@@ -79,12 +78,12 @@ def _run(words: list[str]) -> int:
 
     args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
-    found = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    found = command.run(args, Screen(stderr=True, quiet=args.json))
     result = vars(args) | found
     if args.json:
         print(json.dumps(result, indent=2, default=as_json))
     else:
-        command.show(result, Screen(highlight=False))
+        command.show(Namespace(**result), Screen())
     return 0
 
 
@@ -99,6 +98,7 @@ def as_json(found: Any) -> Any:
 
 def build_parser(words: Sequence[str]) -> ArgumentParser:
     """The parser. Only the command that is asked for is imported, to start fast."""
+    from mini_engine.cli import options
     from mini_engine.cli.terminal import Parser
 
     parser = Parser(
@@ -108,22 +108,16 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"launch-bound {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    asked = wanted(words)
-    for name, teaches in COMMANDS.items():
+    for name, (teaches, following, chapter) in COMMANDS.items():
         sub = commands.add_parser(name, help=teaches, formatter_class=RawDescriptionHelpFormatter)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        if name == asked:
+        if name == _asked(words):
             command = load(name)
             sub.description = command.__doc__
-            following, chapter = NEXT[name]
             sub.epilog = f"Next: python -m mini_engine {following}\nRead: course/{chapter}.md"
-            command.add_arguments(sub)
+            options.add(sub, command.SHARED, command.OPTIONS)
+            sub.set_defaults(**getattr(command, "DEFAULTS", {}))
     return parser
-
-
-def wanted(words: Sequence[str]) -> str | None:
-    """The command that the words ask for."""
-    return next((word for word in words if word in COMMANDS), None)
 
 
 def load(name: str) -> ModuleType:

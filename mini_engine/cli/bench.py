@@ -4,10 +4,10 @@
   python -m mini_engine bench --resume              # what an interrupted run has not measured
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
-The variants: transformers eager, and with StaticCache and torch.compile; our plain model eager, in
-pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton kernels in one
-graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or int4 weights or an
-fp8 cache (kv8). The arms of a benchmark are the variants that it times.
+The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
+eager, in pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton
+kernels in one graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or
+int4 weights or an fp8 cache (kv8).
 
 A variant passes a gate before it is timed: against float32, its logits may be no worse than plain
 bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline that fails
@@ -39,11 +39,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.bench.bars import Result, judged
+from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import (
     Measurement,
     check_same_machine,
-    new_measurement,
     read_measurement,
     write_measurement,
 )
@@ -51,12 +50,14 @@ from mini_engine.bench.others.child import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, measuring, options
 from mini_engine.cli.terminal import Columns, table
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.step.cards import load_sheet, load_spec
 
 if TYPE_CHECKING:
     from mini_engine.bench.bench import Bench
     from mini_engine.bench.others.compare import EngineRow
 
-HEADS = ("<variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs")
+HEADS = ("<variant", "<ITL µs (95%)", "<× anchor", "<GB/s", "<of a copy", "<predicted µs")
 ENGINES: Columns = {
     "<engine": "{0[engine]}",
     "<version": lambda one: one["version"] or f"{one['status']}: {one['reason'][:60]}",
@@ -64,36 +65,35 @@ ENGINES: Columns = {
     "× launch-bound": "{0[times_ours]:.2f}", "tokens a piece": "{0[tokens_a_piece]:.2f}",
     "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}",
 }  # fmt: skip
-SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 64, 256), 512
+MODELS = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"]
+# What is measured where nobody says otherwise: shapes, batches, contexts, laps, steps a lap.
+DEFAULTS: dict[str, tuple[list[str], list[int], list[int], int, int]] = {
+    "emulated": (["tiny"], [1, 2], [40], 2, 4),
+    "quick": (MODELS[:1], [1, 8], [512], 8, 32),
+    "whole": (MODELS, [1, 8, 64, 256], [512], 20, 32),
+}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, positive = parser.add_argument, options.positive
-    add("--quick", action="store_true", help="one shape, batch 1 and 8, 8 laps")
-    shapes = f"shapes, tiny, or checkpoint folders (default: {','.join(SHAPES)}; emulated: tiny)"
-    add("--shape", type=options.words, metavar="NAME,...", help=shapes)
-    add("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
-    add("--context", type=options.whole_numbers, metavar="512", help="contexts")
-    arms = "variants to time, in this order (default: all; an unknown name lists them)"
-    add("--arms", type=options.words, metavar="NAME,...", help=arms)
-    against = f"other engines on the same checkpoint folder: {', '.join(NAMES[2:])}; a row says "
-    against += "how to install what is missing. Without --arms, only these run"
-    add("--against", type=options.words, metavar="NAME,...", help=against)
-    python = "the Python that has the engines of --against (default: this one)"
-    add("--python", default=sys.executable, metavar="PYTHON", help=python)
-    add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
-    add("--steps", type=positive, metavar="N", help="decode steps a lap (default: 32)")
-    gate = "steps that the gate compares (default: %(default)s)"
-    add("--gate-steps", type=positive, default=128, metavar="N", help=gate)
-    add("--spec", help="predict with this card (default: by the GPU's name)")
-    add("--host", help="and this host (default: the usual server)")
-    measuring.add_device(parser)
-    add("--resume", action="store_true", help="keep what the file has measured")
-    traces = "keep the profiler's trace of a call of each variant"
-    add("--traces", type=options.out_folder, metavar="DIR", help=traces)
-    plot = "measure nothing: show the table of this file and draw its pictures again"
-    add("--plot", type=Path, metavar="JSON", help=plot)
-    add("-o", "--out", type=options.json_out, metavar="JSON", help="measurements")
+SHARED = "device"
+AGAINST = f"other engines on a checkpoint folder; without --arms, only they: {', '.join(NAMES[2:])}"
+OPTIONS: options.Rows = {
+    "--quick": (bool, None, "one shape, batch 1 and 8, 8 laps"),
+    "--shape NAME,...": (options.words, None, "shapes or folders (default: three; emulated: tiny)"),
+    "--batch 1,8": (options.whole_numbers, None, "batches (default: 1,8,64,256)"),
+    "--context 512": (options.whole_numbers, None, "contexts (default: 512)"),
+    "--arms NAME,...": (options.words, None, "variants (default: all; an unknown name lists them)"),
+    "--against NAME,...": (options.words, None, AGAINST),
+    "--python PYTHON": (str, sys.executable, "which has the engines of --against"),
+    "--rounds N": (options.positive, None, "laps, an even number (default: 8, or 20)"),
+    "--steps N": (options.positive, None, "decode steps a lap (default: 32)"),
+    "--gate-steps N": (options.positive, 128, "steps that the gate compares"),
+    "--spec CARD": (str, None, "predict with this card (default: by the GPU's name)"),
+    "--host HOST": (str, None, "and this host (default: the usual server)"),
+    "--resume": (bool, None, "keep what the file has measured"),
+    "--traces DIR": (options.out_folder, None, "keep the profiler's trace of a call of each"),
+    "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
+    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -110,29 +110,30 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurement]:
     """The file, with everything in it that was asked for, and what it holds."""
-    backend = measuring.backend_of(args.device, "bench", console)
+    backend = measuring.backend_of(args.device, console)
     from mini_engine.bench.bench import Bench, check_names
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
-    small, emulated = args.quick or backend.emulated, backend.emulated
-    args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[: 1 if small else 3]))
-    args.batch = args.batch or ([1, 2] if emulated else list(BATCHES[: 2 if small else 4]))
-    args.context = args.context or [40 if emulated else CONTEXT]
+    size = "emulated" if backend.emulated else "quick" if args.quick else "whole"
+    for name, usual in zip(
+        ("shape", "batch", "context", "rounds", "steps"), DEFAULTS[size], strict=True
+    ):
+        setattr(args, name, getattr(args, name) or usual)
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
-    args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
-    args.steps = args.steps or (4 if emulated else 32)
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
     check_names(args.arms)
     _check_engines(args)
     configs = {word: measuring.config_of(word, backend) for word in args.shape}
 
-    line = measuring.command_line(args.typed)
-    measurement = new_measurement("bench", backend.device.type, line, {})
-    known = measuring.card_of(backend, measurement.gpu)
-    spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
-    out: Path = args.out or measuring.measurement_path("bench", known, emulated)
+    measurement, known, path = measuring.begun("bench", backend, args.typed)
+    out, card = args.out or path, args.spec or known or options.CARD
+    own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
+
+    def spec_for(engine: str) -> Any:
+        return load_spec(card, args.host, own or engine)
+
     copy, spec = copy_bandwidth(backend, sizes_for(backend)), spec_for(VARIANTS[ANCHOR].engine)
     figures = {"copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host,
                "rounds": args.rounds, "steps": args.steps, "anchor": ANCHOR}  # fmt: skip
@@ -143,18 +144,18 @@ def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurem
         check_same_machine(out, old, measurement)
         rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
 
-    def written(told: str = "") -> Measurement:
+    def written(*told: str) -> Measurement:
         found = {**figures, "rows": [row.as_json() for row in rows.values()],
                  "others": [asdict(row) for row in others]}  # fmt: skip
         write_measurement(out, replace(measurement, figures=found))
         if told:
-            console.print(told, soft_wrap=True, markup=False)
+            console.print(*told)
         return replace(measurement, figures=found)
 
     bench = Bench(backend, spec_for, copy["median"], args.rounds, args.steps, args.gate_steps)
     for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
-        written(f"{row.point}: {row.variant} {', '.join(_cells(row, real=False))}")
+        written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
     for one in _others(args):
         others.append(one)
         us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
@@ -163,32 +164,34 @@ def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurem
 
 
 def _arms(
-    args: argparse.Namespace, bench: Bench, configs: Mapping[str, Any],
+    args: argparse.Namespace, bench: Bench, configs: Mapping[str, ModelConfig],
     rows: Mapping[tuple[Point, str], Row],
 ) -> Iterator[Row]:  # fmt: skip
     """The rows that are missing; then, when all are timed, these again with counted launches."""
-    from mini_engine.cuda.weights import no_room
+    from mini_engine.cuda.weights import load_weights, no_room, random_weights
 
-    places = list(itertools.product(args.batch, args.context))
-    dtype = measuring.dtype_of(bench.backend)
-    for counting in (False, True):
-        for word, config in configs.items():
-            points = [Point(config.name, *place) for place in places]
-            missing = {p: [a for a in args.arms if counting or (p, a) not in rows] for p in points}
-            if not any(missing.values()):
-                continue
-            if reason := no_room(config, bench.backend, "bf16", "fp32"):
-                for point, names in missing.items() if not counting else ():
-                    yield from (Row(*point, name, NOT_RUN, reason) for name in names)
-                continue
-            weights = measuring.weights_of(word, config, bench.backend, dtype)
-            for point, names in missing.items():
-                if counting:
-                    done = [rows[point, name] for name in names if (point, name) in rows]
-                    yield from bench.profiled(weights, done, args.traces)
-                elif names:
-                    yield from bench.rows(weights, point, names)
-            del weights  # before the next shape's are made
+    backend, dtype = bench.backend, measuring.dtype_of(bench.backend)
+    for counting, (word, config) in itertools.product((False, True), configs.items()):
+        points = [Point(config.name, *at) for at in itertools.product(args.batch, args.context)]
+        missing = {p: [a for a in args.arms if counting or (p, a) not in rows] for p in points}
+        if not any(missing.values()):
+            continue
+        if reason := no_room(config, backend, "bf16", "fp32"):
+            for point, names in missing.items() if not counting else ():
+                yield from (Row(*point, name, NOT_RUN, reason) for name in names)
+            continue
+        if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
+            ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
+            weights = load_weights(config, word, backend.device, dtype)
+        else:
+            weights = random_weights(config, backend.device, dtype, seed=0)
+        for point, names in missing.items():
+            if counting:
+                done = [rows[point, name] for name in names if (point, name) in rows]
+                yield from bench.profiled(weights, done, args.traces)
+            elif names:
+                yield from bench.rows(weights, point, names)
+        del weights  # before the next shape's are made
 
 
 def _check_engines(args: argparse.Namespace) -> None:
@@ -210,7 +213,7 @@ def _others(args: argparse.Namespace) -> Iterator[EngineRow]:
 
     points = itertools.product(args.shape, args.batch, args.context) if args.against else ()
     for word, batch, context in points:
-        config, folder = measuring.shape_of(word), str(Path(word).absolute())
+        config, folder = options.shape_of(word), str(Path(word).absolute())
         job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
         yield from compare(config.name, job, args.against, args.python)
 
@@ -224,9 +227,9 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
 
     if measurement.kind != "bench":
         raise ValueError(f"{out}: a {measurement.kind}, expected the file of a bench")
+    figures, pictures = measurement.figures, dict[str, str]()
     try:
-        steps, pictures = measured_steps(measurement.figures["rows"]), dict[str, str]()
-        bars = [asdict(result) for result in judged(measurement)]
+        steps, bars = measured_steps(figures["rows"]), judged(measurement)
     except ValueError as error:
         raise ValueError(f"{out}: {error}: measure again") from None
     for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
@@ -237,35 +240,31 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
         except ValueError as error:
             path.unlink(missing_ok=True)
             pictures[name] = f"not drawn: {error}"
-    figures = measurement.figures
-    return {"out": str(out), "emulated": measurement.emulated, "rows": figures["rows"],
+    return {"out": out, "emulated": measurement.emulated, "rows": figures["rows"],
             "others": figures["others"], "bars": bars, "pictures": pictures}  # fmt: skip
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    real = not result["emulated"]
-    if not real:
-        console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    for point, rows in by_point(map(Row.from_json, result["rows"])).items():
-        cells = [(row.variant, *_cells(row, real)) for row in rows]
-        shown = table(HEADS if real else HEADS[:3], cells, title=str(point), box=None)
-        for column in shown.columns:  # on a narrow screen times are broken, and names are not
-            column.no_wrap = column is shown.columns[0]
-        console.print(shown)
-    if result["others"]:
-        console.print(table(ENGINES, result["others"]))
-    for bar in result["bars"] if real else []:
-        console.print(str(Result(**bar)), soft_wrap=True)
-    console.print(f"measurements: {result['out']}", soft_wrap=True)
-    for name, picture in result["pictures"].items():
-        console.print(f"{name}: {picture}", soft_wrap=True, markup=False)
+def show(r: argparse.Namespace, console: Console) -> None:
+    if r.emulated:
+        console.print(measuring.EMULATED)
+    columns = 3 if r.emulated else 6  # emulated rates and shares would be of nothing
+    for point, rows in by_point(map(Row.from_json, r.rows)).items():
+        cells = [(row.variant, *_cells(row))[:columns] for row in rows]
+        console.print(table(HEADS[:columns], cells, title=str(point), box=None))
+    if r.others:
+        console.print(table(ENGINES, r.others))
+    for bar in [] if r.emulated else r.bars:
+        console.print(str(bar))
+    console.print(f"measurements: {r.out}")
+    for name, picture in r.pictures.items():
+        console.print(f"{name}: {picture}")
 
 
-def _cells(row: Row, real: bool) -> list[str]:
-    """Of an emulated row no rates and no shares: they would be of nothing."""
+def _cells(row: Row) -> list[str]:
+    """What stands behind the variant's name; of a row that was not measured, the reason."""
     if row.status != MEASURED:
         return [f"{row.status}: {row.reason}"[:60]]
     remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""
     itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
     rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
-    return [itl, f"{row.times_the_anchor.median:.3f}", *(rates if real else ())]
+    return [itl, f"{row.times_the_anchor.median:.3f}", *rates]

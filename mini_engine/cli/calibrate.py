@@ -37,51 +37,44 @@ BASE_HOST = "server"  # where the figures of a host come from that are not measu
 HOST_STEPS = 300  # of --host: a second or less
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
-    measuring.add_device(parser)
-    base = f"where to take what is not measured: {', '.join(names('card'))}, or a file (default:"
-    add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
-    out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
-    out += "--host the host (default: out/my-host.json)"
-    add("-o", "--out", type=options.json_out, metavar="JSON", help=out)
-    evidence = "the measurements (default: by the GPU's name)"
-    add("--evidence", type=options.json_out, metavar="JSON", help=evidence)
+SHARED = "device"
+OUT = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with --host"
+OPTIONS: options.Rows = {
+    "--host": (bool, None, "measure only what an op costs the host; needs no GPU"),
+    "--base CARD": (str, None, "where to take the rest (default: the card of this GPU)"),
+    "-o --out JSON": (options.json_out, None, f"{OUT} the host (default: out/my-host.json)"),
+    "--evidence JSON": (options.json_out, None, "the measurements (default: by the GPU's name)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.host and (args.base or args.evidence or args.device == "cuda"):
         raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
     with console.status("measuring"):
-        result = _host_alone(args) if args.host else _card_and_host(args, console)
-    sheets = {kind: load_sheet(kind, path) for kind, path in result["files"].items()}
-    return result | {
-        "figures": {
-            kind: [{"figure": name, "value": sheet[name], "from": sheet.figures[name].kind}
-                   for name in FIGURES[kind]]
-            for kind, sheet in sheets.items()
-        }
-    }  # fmt: skip
+        found = _host_alone(args) if args.host else _card_and_host(args, console)
+    sheets = {kind: load_sheet(kind, path) for kind, path in found["files"].items()}
+    figures = {
+        kind: [(name, sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]]
+        for kind, sheet in sheets.items()
+    }
+    return {"op_us": None, "beside": {}, **found, "figures": figures}
 
 
 def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
     """Ops on CPU tensors, whatever GPU there is."""
-    measuring.backend_of("cpu", "calibrate --host")
     import torch
 
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import op_on_cpu_us
 
-    out: Path = args.out or Path("out/my-host.json")
-    op_us = op_on_cpu_us(HOST_STEPS)
+    out, op_us = args.out or Path("out/my-host.json"), op_on_cpu_us(HOST_STEPS)
     versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     on = f"{_processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
     base, says = load_sheet("host", BASE_HOST), f"measured without a GPU: {on}"
     fits = spec_fit.host_on_cpu_fits(op_us, on)
     _write(out, spec_fit.sheet_json("host", fits, base, out.stem, says=says))
     return {"emulated": False, "machine": on, "op_us": op_us, "usual_op_us": base["op_us"],
-            "files": {"host": str(out)}}  # fmt: skip
+            "files": {"host": out}}  # fmt: skip
 
 
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -89,58 +82,53 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
     if args.evidence in files.values():
         raise ValueError(f"--evidence {args.evidence}: card and host go there: give another file")
-    backend = measuring.backend_of(args.device, "calibrate", console)
+    backend = measuring.backend_of(args.device, console)
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import measure, sizes_for
-    from mini_engine.bench.evidence import CALIBRATED, new_measurement, write_measurement
+    from mini_engine.bench.evidence import CALIBRATED, write_measurement
 
-    command = measuring.command_line(args.typed)
-    measurement = new_measurement("calibration", backend.device.type, command, {})
-    emulated, own = measurement.emulated, measuring.card_of(backend, measurement.gpu)
-    if not (args.base or own):
+    measurement, own, path = measuring.begun("calibration", backend, args.typed)
+    if not (base_name := args.base or own):
         known = ", ".join(names("card"))
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
-    base = load_sheet("card", args.base or own or "")
-    base_host = load_sheet("host", "laptop" if emulated else BASE_HOST)
+    emulated, evidence = measurement.emulated, args.evidence or path
+    base, host = load_sheet("card", base_name), "laptop" if emulated else BASE_HOST
     figures = dict(measure(backend, sizes_for(backend), measuring.dtype_of(backend)))
-    device = "emulated" if emulated else own or base.name
-    evidence = args.evidence or measuring.measurement_path("calibration", device, emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
+    device = "emulated" if emulated else own or base.name
     about: dict[str, Any] = {"evidence": evidence.name, "emulated": emulated}
     fits, own_base = spec_fit.card_fits(figures, base), args.base is None and not emulated
-    _write(files["card"], spec_fit.sheet_json(
+    _write(card, spec_fit.sheet_json(
         "card", fits, base, f"{device}{CALIBRATED}", own_base=own_base, **about))  # fmt: skip
     fits, says = spec_fit.host_fits(figures), "the host of a calibration"
     _write(files["host"], spec_fit.sheet_json(
-        "host", fits, base_host, f"{device}-host{CALIBRATED}", says=says, **about))  # fmt: skip
-    load_spec(files["card"], files["host"])  # raises where the simulator could not read them
+        "host", fits, load_sheet("host", host), f"{device}-host{CALIBRATED}", says=says, **about
+    ))  # fmt: skip
+    load_spec(*files.values())  # raises where the simulator could not read them
     beside = {name: figures[name] for name in figures if "pdl" in name or "floor" in name}
-    written = {kind: str(path) for kind, path in files.items()}
-    return {"machine": measurement.gpu, "emulated": emulated, "evidence": str(evidence),
-            "files": written, "beside": beside}  # fmt: skip
+    return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence,
+            "files": files, "beside": beside}  # fmt: skip
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    if result["emulated"]:
-        console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    console.print(f"Measured on {result['machine']}.", soft_wrap=True)
-    for kind, figures in result["figures"].items():
-        rows = [(one["figure"], f"{one['value']:,.6g}", one["from"]) for one in figures]
+def show(r: argparse.Namespace, console: Console) -> None:
+    if r.emulated:
+        console.print(measuring.EMULATED)
+    console.print(f"Measured on {r.machine}.")
+    for kind, figures in r.figures.items():
+        rows = [(name, f"{value:,.6g}", source) for name, value, source in figures]
         console.print(table((f"<{kind}", "value", "<from"), rows))
-    if "op_us" in result:
-        one = result["op_us"]
+    if r.op_us:
         console.print(
-            f"An op costs a PyTorch program here {one['median']:.1f} µs ({one['low']:.1f} to "
-            f"{one['high']:.1f}), on CPU tensors; a launch on a GPU comes on top. The usual "
-            f"server: {result['usual_op_us']:g} µs, launch included.", soft_wrap=True,
-        )  # fmt: skip
-    for name, figure in result.get("beside", {}).items():
+            "An op costs a PyTorch program here {median:.1f} µs ({low:.1f} to {high:.1f}), on CPU "
+            "tensors; a launch on a GPU comes on top. The usual server: "
+            "{usual:g} µs, launch included.".format(**r.op_us, usual=r.usual_op_us)
+        )
+    for name, figure in r.beside.items():
         known = figure["median"] is not None
         told = f"{figure['median']:.2f} µs" if known else f"not measured: {figure['reason']}"
-        console.print(f"{name}: {told}", soft_wrap=True)
-    words = [f"--{'spec' if kind == 'card' else kind} {path}"
-             for kind, path in result["files"].items()]  # fmt: skip
-    console.print(f"use it: crossover {' '.join(words)}", soft_wrap=True, markup=False)
+        console.print(f"{name}: {told}")
+    words = [f"--{kind} {path}".replace("--card", "--spec") for kind, path in r.files.items()]
+    console.print(f"use it: crossover {' '.join(words)}")
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:

@@ -12,11 +12,11 @@ No step can beat the floor, the time to read weights and KV.
 How fast the host is decides where the crossover lies: on a desktop of 2025 (--host desktop-2025)
 the same kernels are issued sooner, and the GPU catches up at a smaller batch. Try also --engine
 transformers, which launches many more kernels a step, a slower card (--spec l4), weights in few
-bits (--quant int4), with which the GPU is done sooner, or the file that calibrate --host wrote.
+bits (--quant int4), or the file that calibrate --host wrote.
 
-Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
-predicted. In brackets stands how far off measurements by others were, and for the crossover, where
-it would be if eager steps took so much less or more.
+Batches run at the next rung of the ladder, padded; above its top they run eagerly. In brackets
+stands how far off measurements by others were, and for the crossover, where it would be if eager
+steps took so much less or more.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import crossover_batch, itl_curve
-from mini_engine.step.storage import stored_as
+from mini_engine.step.run import WAYS
 
-MODES = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 COLUMNS: Columns = {
     "batch": "{0.batch:,}",
     "rung": lambda p: "eager" if p.rung is None else f"{p.rung:,}",
@@ -49,49 +48,44 @@ COLUMNS: Columns = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "shape", "spec", "stored", "context")
-    most = "the table ends here, or with the last that fits (default: 256)"
-    how: dict[str, Any] = {"default": 256, "metavar": "N", "help": most}
-    parser.add_argument("--max-batch", type=options.step_tokens, **how)
-    options.add_picture(parser, "out/crossover.png")
+SHARED = "shape spec stored context"
+OUT = "picture (default: out/crossover.png; with --json none)"
+OPTIONS: options.Rows = {
+    "--max-batch N": (options.step_tokens, 256, "the table ends here, or with the last that fits"),
+    "-o --out FILE": (options.picture, None, OUT),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
-    shape, spec = options.shape_and_spec(args)
-    stored = stored_as(shape, args.quant, args.kv_dtype)
+    out = args.out or (None if args.json else options.picture("out/crossover.png"))
+    server = options.server(args)
+    shape, spec, stored, context = server.config, server.spec, server.stored, args.context
     seqs, tokens = spec.batch_defaults
     sizes = default_capture_sizes(max(seqs, args.max_batch), tokens)
     decode_sizes = [size for size in sizes if size <= seqs]  # those have a whole graph
-    room = check_batch(shape, spec, 1, args.context, stored, decode_sizes)
+    room = check_batch(shape, spec, 1, context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
-        context=args.context, max_batch=min(args.max_batch, room), stored=stored,
+        context=context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
-    if out := options.picture_of(args):
+    if out:
         plots.itl_curve(curve, out)
     first, last = curve.points[0], curve.points[-1].batch
     shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
-    # where the crossover would be if issuing a kernel took as much less and more as eager steps
-    # were missed by
-    ends = spec.interval(spec.cpu_op_us, "NONE") or ()
-    hosts = (replace(spec, cpu_op_us=us) for us in ends)
+    # the crossover, if issuing a kernel took as much less and more as eager steps were missed by
+    hosts = [replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE") or ()]
     return {
-        "shape": shape.name,
-        **options.told(spec),
+        **options.told(server),
         "style": spec.ops,
-        "quant": stored.quant,
-        "kv_dtype": stored.kv_dtype,
         "capture_sizes": sizes,
-        "max_batch": room,
-        "fits": args.max_batch <= room,
+        "room": room,
         "crossover_batch": curve.crossover,
-        "crossover_interval": [crossover_batch(shape, on, args.context, stored) for on in hosts],
+        "crossover_interval": [crossover_batch(shape, on, context, stored) for on in hosts],
         "batch_1": {
-            mode: options.interval(spec, getattr(first, name).itl_us, mode, 1, first.floor_us)
-            for mode, name in MODES.items()
+            mode: options.interval(spec, getattr(first, way).itl_us, mode, 1, first.floor_us)
+            for mode, way in WAYS.items()
         },
         "finding": curve.finding(),
         "out": out,
@@ -99,24 +93,23 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def show(r: argparse.Namespace, console: Console) -> None:
     console.print(
-        f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
-        f"weights {result['quant']}, cache {result['kv_dtype']}, {result['context']:,} tokens of "
-        "context each: predicted\n"
+        f"[bold]{r.shape}[/bold] on {options.on(r)}, op list {r.style}, weights {r.quant}, cache "
+        f"{r.kv_dtype}, {r.context:,} tokens of context each: predicted\n"
     )
-    points, crossover, room = result["points"], result["crossover_batch"], result["max_batch"]
-    bold = [i for i, point in enumerate(points) if point.batch == crossover]
-    console.print(table(COLUMNS, points, bold=bold))
+    bold = [i for i, point in enumerate(r.points) if point.batch == r.crossover_batch]
+    console.print(table(COLUMNS, r.points, bold=bold))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
-    if not result["fits"]:
+    if r.max_batch > r.room:
         console.print(
-            f"Batches above {room:,} are left out: at {result['context']:,} tokens each they do "
-            f"not fit the {result['spec']} (see capacity)."
+            f"Batches above {r.room:,} are left out: at {r.context:,} tokens each they do not fit "
+            f"the {r.spec} (see capacity)."
         )
-    low, high = result["crossover_interval"]
-    beyond = ": so many requests do not fit" if crossover > room else ""
-    console.print(f"{result['finding']}.")
-    console.print(f"The crossover is at batch {crossover:,} ({low:,} to {high:,}){beyond}.")
-    modes = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in result["batch_1"].items())
-    console.print(f"Batch 1: {modes}.\n{options.WITHIN}\nPicture: {result['out']}")
+    low, high = r.crossover_interval
+    beyond = ": so many requests do not fit" if r.crossover_batch > r.room else ""
+    modes = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in r.batch_1.items())
+    console.print(
+        f"{r.finding}.\nThe crossover is at batch {r.crossover_batch:,} ({low:,} to {high:,})"
+        f"{beyond}.\nBatch 1: {modes}.\n{options.WITHIN}\nPicture: {r.out}"
+    )

@@ -9,8 +9,7 @@ library). One prompt streams; several run side by side.
 
 Without --temperature the likeliest token is taken. With it tokens are drawn, and the same --seed
 gives the same text, whatever the mode and whoever runs beside it; the second prompt has the seed
-after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this order:
-  python -m mini_engine generate --temperature 0.8 --top-p 0.95 --seed 1 --prompt "Return the"
+after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this order.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.6 billion parameters, which takes 3.4 GB of
@@ -20,16 +19,14 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
                 reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
 
 With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
-with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
-place. With TRITON_INTERPRET=1 the kernels do, one program at a time: a minute a token of the small
-checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT=1, which makes the programs fewer and larger.
-Ask for few tokens then, and for --mode NONE, which spares the warm-up.
+with --kernels 0 it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
+place; with TRITON_INTERPRET=1 the kernels do, slowly: MINI_ENGINE_SM_COUNT=1 makes their programs
+fewer, --mode NONE spares the warm-up, and few tokens are soon there.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -49,72 +46,49 @@ USELESS = {  # options that the other backend has a use for
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add(parser, "prompt", "spec", "mode")
-    add = parser.add_argument
-    add("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id (default: our own)")
-    add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
-    words = "to write for each prompt (default: 48)"
-    add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
-    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder")
-    words = "fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)"
-    add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
-    parser.set_defaults(spec=None)  # to know whether it was given with --backend cuda
-
-    real = parser.add_argument_group("with --backend cuda")
-    add, either = real.add_argument, real.add_mutually_exclusive_group()
-    words = "quantise the layers' weights as they are read"
-    add("--quant", choices=("int8", "int4"), help=words)
-    words = "PyTorch's own ops and none of our kernels, to compare with"
-    either.add_argument("--plain", dest="kernels", action="store_const", const=0, help=words)
-    words = "Triton kernels a layer: 9, one for each op, or the same fused into 5 (default)"
-    either.add_argument("--kernels", type=int, choices=(5, 9), help=words)
-    words = "decode steps in one graph, each fed by the one before. The CPU launches once in K "
-    words += "tokens, which then come K at a time, and a new request waits for all K (default: 1)"
-    add("--steps-per-replay", type=options.positive, metavar="K", help=words)
-
-    add = parser.add_argument_group("drawing tokens").add_argument
-    words = "0.8, say; 0 takes the likeliest (default)"
-    add("--temperature", type=options.between(0, 1e6), metavar="T", help=words)
-    add("--top-k", type=options.counted, metavar="K", help="only the K likeliest (default: 0, all)")
-    words = "only the likeliest that hold P (default: 1, all)"
-    add("--top-p", type=options.share, metavar="P", help=words)
-    words = "only those P times as likely as the likeliest"
-    add("--min-p", type=options.share, metavar="P", help=words)
-    add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
+SHARED, DEFAULTS = "prompt spec mode sizes", {"spec": None}
+OPTIONS: options.Rows = {
+    "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
+    "--backend": (("sim", "cuda"), "sim", "what runs"),
+    "--max-new-tokens N": (options.positive, 48, "to write for each prompt"),
+    "--kv-dtype": (("auto", "fp8"), "auto", "fp8: a byte a number (e4m3, a scale a head)"),
+    "--quant": (("int8", "int4"), None, "cuda: quantise the weights as they are read"),
+    "--kernels": (("9", "5", "0"), None, "cuda: Triton kernels a layer: one for each op, the same "
+                  "fused, or none but PyTorch's own ops (default: 5)"),
+    "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
+                             "the one before: tokens come K at a time (default: 1)"),
+    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0, the likeliest)"),
+    "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
+    "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
+    "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
+    "--seed N": (options.whole, None, "of the first prompt (default: 0)"),
+}  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     given = {name: value for name, value in vars(args).items() if value is not None}
-    for name in USELESS[args.backend]:
-        if name in given:
-            option = "--plain" if given[name] == 0 else f"--{name.replace('_', '-')} {given[name]}"
-            other = "sim" if args.backend == "cuda" else "cuda"
-            raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
+    for name in {*USELESS[args.backend]} & {*given}:
+        option = f"--{name.replace('_', '-')} {given[name]}"
+        other = "sim" if args.backend == "cuda" else "cuda"
+        raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
     if drawn and "temperature" not in drawn:
         option = "--" + next(iter(drawn)).replace("_", "-")
         raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
-    texts, notes = args.prompt or list(options.PROMPTS), list[str]()
+    texts, notes, about = args.prompt or list(options.PROMPTS), list[str](), dict[str, str]()
+    write: Any  # of either wing
     if args.backend == "cuda":
-        try:
-            from mini_engine.cuda import generate as cuda
-        except ImportError as error:
-            raise ValueError(
-                f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
-            ) from None
-        tokenizer, about = cuda.open_tokenizer(args.model), {}
-        kernels: Any = 5 if args.kernels is None else args.kernels
-        steps = args.steps_per_replay or 1
-        write: Callable[..., Any] = partial(
-            cuda.generate, args.model, quant=args.quant, kernels=kernels, steps_per_replay=steps
-        )
+        from mini_engine.cuda import generate as cuda
+
+        kernels: Any = int(given.get("kernels", 5))
+        tokenizer = cuda.open_tokenizer(args.model)
+        write = partial(cuda.generate, args.model, quant=args.quant, kernels=kernels,
+                        steps_per_replay=args.steps_per_replay or 1)  # fmt: skip
     else:
         checkpoint = sim.open_checkpoint(args.model)
         spec = load_spec(args.spec or options.CARD, args.host, args.engine)
-        tokenizer = checkpoint.tokenizer
-        about = {"model": checkpoint.config.name, **options.told(spec)}
-        write = partial(sim.generate, checkpoint, spec)
+        tokenizer, write = checkpoint.tokenizer, partial(sim.generate, checkpoint, spec)
+        about = {"model": checkpoint.config.name, **options.on_spec(spec)}
     streamed, stream, before = len(texts) == 1 and not args.json, tokenizer.stream(), [texts[0]]
 
     def on_token(_index: int, token: int) -> None:
@@ -124,18 +98,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     def tell(note: str) -> None:
         """Prints a note, and keeps it for the result."""
         notes.append(note)
-        console.print(note, soft_wrap=True, markup=False)
+        console.print(note)
 
     done = write(
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        kv_dtype=args.kv_dtype,
-        sampling=SamplingParams(**drawn),
-        on_token=on_token if streamed else None,
-        tell=tell,
-    )
+        texts, args.mode, max_new_tokens=args.max_new_tokens, capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype, sampling=SamplingParams(**drawn),
+        on_token=on_token if streamed else None, tell=tell,
+    )  # fmt: skip
     if streamed:
         print(stream.finish(), flush=True)
     ran = {name: value for name, value in vars(done).items() if name != "completions"}
@@ -143,30 +112,25 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         {"prompt": prompt, "text": text, "tokens": one.tokens, "finish_reason": one.finish_reason}
         for prompt, text, one in zip(texts, done.texts, done.completions, strict=True)
     ]
-    graphs = done.report.graphs
-    return {**ran, **about, "streamed": streamed, "graphs": graphs, "prompts": prompts,
-            "notes": notes}  # fmt: skip
+    return {**ran, **about, "streamed": streamed, "prompts": prompts, "notes": notes}
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    if not result["streamed"]:
-        for row in result["prompts"]:
+def show(r: argparse.Namespace, console: Console) -> None:
+    if not r.streamed:
+        for row in r.prompts:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
-    tokens = sum(len(row["tokens"]) for row in result["prompts"])
-    what = f"{result['model']}, {result['mode']}: {tokens} tokens"
-    if result["backend"] == "sim":
-        counters = result["counters"]
-        what += (
-            f", {counters.launches:,} launches for {counters.kernels:,} kernels, "
-            f"{result['simulated_us'] / 1e3:.1f} ms, simulated, on {options.on(result)}"
+    if r.backend == "sim":
+        what = (
+            f", {r.counters.launches:,} launches for {r.counters.kernels:,} kernels, "
+            f"{r.simulated_us / 1e3:.1f} ms, simulated, on {options.on(r)}"
         )
     else:
-        layers = f"{result['kernels_per_layer']} kernels a layer" + ", PDL" * result["pdl"]
-        what += (
-            f" on {result['device']}, {layers if result['kernels_per_layer'] else 'plain layers'}, "
-            f"{result['graphs']} graphs captured, {result['steps_per_replay']} steps a replay"
+        layers = f"{r.kernels_per_layer} kernels a layer" + ", PDL" * r.pdl
+        what = (
+            f" on {r.device}, {layers if r.kernels_per_layer else 'plain layers'}, "
+            f"{r.report.graphs} graphs captured, {r.steps_per_replay} steps a replay"
         )
-    for name in ("quant", "kv_dtype"):
-        if result[name] not in (None, "auto"):
-            what += f", {name} {result[name]}"
-    console.print(f"[dim]{what}[/dim]", soft_wrap=True)
+    kept = {"quant": r.quant, "kv_dtype": r.kv_dtype}
+    what += "".join(f", {name} {how}" for name, how in kept.items() if how not in (None, "auto"))
+    tokens = sum(len(row["tokens"]) for row in r.prompts)
+    console.print(f"[dim]{r.model}, {r.mode}: {tokens} tokens{what}[/dim]")

@@ -1,17 +1,16 @@
 """Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
 
   python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
-  python -m mini_engine gpu --stages design,baselines --minutes 4
-  python -m mini_engine gpu --report                   # the summary again, nothing is measured
+  python -m mini_engine gpu --stages design,baselines
   python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
 
 A run has stages: which machine this is (environment), a step of our one design (design), graphs,
 eager and transformers (baselines), what each idea buys (ideas), what the machine charges
 (calibrate), the GPU's tests (pytest), torch.compile (compile), larger batches and few bits
 (batches). Each has a deadline, and its result is in a file before the next one begins. A run may be
-cut at any moment: the same line goes on with what is missing. At the end stand the stages, and of
-`bench` the times and which of the project's bars are reached. What a stage printed is in NAME.txt
-beside the results.
+cut at any moment: the same line goes on with what is missing, and of a run that is done it prints
+the summary again: the stages, and of `bench` the times and which of the project's bars are reached.
+What a stage printed is in NAME.txt beside the results.
 
 What has to be on the machine stands in course/measurements/README.md: no network is needed, and
 nothing here touches the card's settings. A rehearsal puts a tiny model through the same stages on
@@ -32,58 +31,45 @@ from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, bench, measuring, options
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    measuring.add_device(parser)
-    out = "the folder of a run (default: out/gpu, emulated out/gpu-emulated)"
-    add("-o", "--out", type=options.out_folder, metavar="DIR", help=out)
-    add("--stages", type=options.words, metavar="NAME,...", help="only these (default: all)")
-    minutes = "(default: %(default)g)"
-    add("--minutes", type=options.between(0.1, 1e6), default=SECONDS / 60, help=minutes)
-    add("--report", action="store_true", help="only print the summary of a run again")
+SHARED = "device"
+OPTIONS: options.Rows = {
+    "-o --out DIR": (options.out_folder, None, "(default: out/gpu, or out/gpu-emulated)"),
+    "--stages NAME,...": (options.words, None, "only these (default: all)"),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
-    if not args.report:
-        _measure(args, folder, device, console)
-    outcomes = list(read_outcomes(folder).values())
-    if not outcomes:
-        raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
-    if not any(one.status == DONE for one in outcomes):
-        raise CheckFailed(f"no stage was done: see {folder}")
-    file = folder / BENCH
-    timed = bench.result_of(file, read_measurement(file)) if file.exists() else None
-    return {"folder": str(folder), "stages": [asdict(one) for one in outcomes], "bench": timed}
-
-
-def _measure(args: argparse.Namespace, folder: Path, device: str, console: Console) -> None:
-    try:
-        measuring.backend_of(device, "gpu", console)
-    except ValueError as error:
-        rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
-        raise ValueError(f"{error}; {rehearse}") from None
     stages = {stage.name: stage for stage in stages_for(device)}
     for name in args.stages or []:
         if name not in stages:
             raise ValueError(f"--stages {name}: expected some of {', '.join(stages)}")
+    try:
+        measuring.backend_of(device, console)
+    except ValueError as error:
+        rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
+        raise ValueError(f"{error}; {rehearse}") from None
     chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
     here = new_measurement("run", device, measuring.command_line(args.typed), {})
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
-    console.print(f"{len(chosen)} stages, {args.minutes:g} minutes at most, results in {folder}")
+    console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
     for outcome in run_stages(
-        folder, chosen, machine, args.minutes * 60,
+        folder, chosen, machine, SECONDS,
         lambda stage, s: console.print(f"{stage.name}: {stage.teaches} (at most {s:.0f} s)"),
     ):  # fmt: skip
-        told = f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip()
-        console.print(told, markup=False, soft_wrap=True)
+        console.print(f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip())
+    outcomes = list(read_outcomes(folder).values())
+    if not any(one.status == DONE for one in outcomes):
+        raise CheckFailed(f"no stage was done: see {folder}")
+    file = folder / BENCH
+    timed = bench.result_of(file, read_measurement(file)) if file.exists() else None
+    return {"folder": folder, "ran": [asdict(one) for one in outcomes], "bench": timed}
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    for one in result["stages"]:
+def show(r: argparse.Namespace, console: Console) -> None:
+    for one in r.ran:
         told = f"{one['stage']:12} {one['status']} after {one['took_s']:.0f} s {one['note']}"
-        console.print(told.rstrip(), markup=False, soft_wrap=True)
-    if result["bench"]:
-        bench.show(result["bench"], console)
+        console.print(told.rstrip())
+    if r.bench:
+        bench.show(argparse.Namespace(**r.bench), console)

@@ -9,8 +9,8 @@ model has layers, for steps with prompts in them, and those up to --max-num-seqs
 for steps that only decode.
 
 `serve` replays requests, and says which ladder of as many rungs would have padded them least.
-Capture time and memory are predicted for --shape and --spec; none of it is measured. In
-brackets: as far above and below such predictions as published start-ups were.
+Capture time and memory are predicted for --shape and --spec; in brackets, as far above and below
+such predictions as published start-ups were.
 """
 
 from __future__ import annotations
@@ -27,54 +27,47 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.serving.ladder_cost import LadderCosts
-from mini_engine.step.storage import stored_as
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, number = parser.add_argument, options.positive
-    options.add(parser, "limits", "mode", "shape", "spec")
-    words = "speculative tokens a request"
-    add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
-    sizes = "use these instead, in any order; those above a step's tokens are left out"
-    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
-    add("--max-capture-size", type=number, metavar="N", help="another ceiling")
-    add("--batch", type=number, metavar="N", help="explain this decode batch")
-    options.add_picture(parser, "out/ladder.png")
+SHARED = "limits mode shape spec sizes"
+OUT = "picture (default: out/ladder.png; with --json none)"
+OPTIONS: options.Rows = {
+    "--spec-tokens N": (options.counted, 0, "speculative tokens a request"),
+    "--max-capture-size N": (options.positive, None, "another ceiling"),
+    "--batch N": (options.positive, None, "explain this decode batch"),
+    "-o --out FILE": (options.picture, None, OUT),
+}
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
-    shape, spec = options.shape_and_spec(args)
-    query_len = 1 + args.spec_tokens
+    out = args.out or (None if args.json else options.picture("out/ladder.png"))
+    server, query_len = options.server(args), 1 + args.spec_tokens
+    shape, spec = server.config, server.spec
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
         max_capture_size=args.max_capture_size, capture_sizes=args.capture_sizes,
         num_speculative_tokens=args.spec_tokens,
     )  # fmt: skip
-    options.name_dropped(args, args.capture_sizes, sizes, console)
-    costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
-    held = costs.of(sizes)
-    result: dict[str, Any] = {
-        "capture_sizes": sizes,
-        "shape": shape.name,
-        **options.told(spec),
-        "layers": shape.num_layers,
-        "costs": held,
-        "fits": held.memory_bytes + stored_as(shape).held + spec.reserved_bytes <= spec.vram_bytes,
-    }
+    options.name_dropped(args, sizes, console)
+    limits = args.mode, args.max_num_seqs
+    costs = LadderCosts(shape, spec, *limits, decode_query_len=query_len).of(sizes)
+    taken = costs.memory_bytes + server.stored.held + spec.reserved_bytes
+    explained = None
     if args.batch:
-        dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
-        result["explained"] = explain_batch(dispatcher, args.batch)
-    if not sizes:
-        return result
-    ladder, out = CaptureLadder(sizes), options.picture_of(args)
-    if out:
+        explained = explain_batch(
+            GraphDispatcher(args.mode, sizes, limits[1], query_len), args.batch
+        )
+    if out and sizes:
         rows = (args.batch or 0) * query_len
-        mark = rows if 1 <= rows <= ladder.top else None
-        about = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}"
-        plots.waste_by_batch(ladder, out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
-    return result | {"out": out}
+        about = f"{args.mode}, max_num_seqs {limits[1]}, {shape.name} on {spec.name}"
+        plots.waste_by_batch(
+            CaptureLadder(sizes), out, caption=f"Ladder of vLLM 0.33: {about}",
+            mark=rows if 1 <= rows <= sizes[-1] else None,
+        )  # fmt: skip
+    found = {"capture_sizes": sizes, "layers": shape.num_layers, "costs": costs, "out": out}
+    return {**options.told(server), **found, "fits": taken <= spec.vram_bytes,
+            "explained": explained}  # fmt: skip
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
@@ -95,51 +88,47 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     if dispatcher.mode.decode_mode() is full and decode.mode is not full and rows <= top:
         says += f" No full graph holds {batch} requests within max_num_seqs {most}: "
         says += f"capture {rows} itself to have one."
-    return {
-        "explanation": says,
-        "decode": f"{decode.mode}, {decode.num_tokens} rows",
-        "mixed": f"{mixed.mode}, {mixed.num_tokens} rows",
-    }
+    ways = {"decode": decode, "mixed": mixed}
+    told = {name: f"{way.mode}, {way.num_tokens} rows" for name, way in ways.items()}
+    return {"explanation": says, **told}
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    sizes, costs = result["capture_sizes"], result["costs"]
-    runs = in_runs(sizes) or "no graphs: every step is eager"
+def show(r: argparse.Namespace, console: Console) -> None:
+    sizes, costs = r.capture_sizes, r.costs
     console.print(
-        f"[bold]vLLM 0.33[/bold], {result['mode']}, max_num_seqs {result['max_num_seqs']:,}, "
-        f"max_num_batched_tokens {result['max_num_batched_tokens']:,}: "
-        f"[bold]{len(sizes)} capture sizes[/bold]\n   {runs}\n\n"
-        f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:"
+        f"[bold]vLLM 0.33[/bold], {r.mode}, max_num_seqs {r.max_num_seqs:,}, "
+        f"max_num_batched_tokens {r.max_num_batched_tokens:,}: [bold]{len(sizes)} capture sizes"
+        f"[/bold]\n   {in_runs(sizes) or 'no graphs: every step is eager'}\n\n"
+        f"{r.shape}, {r.layers} layers, on {options.on(r)}:"
     )
     if rungs := costs.piecewise_rungs:
-        pieces, graphs = result["layers"] + 1, costs.piecewise_graphs
-        console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
+        graphs = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
+        console.print(f"   PIECEWISE  {rungs} sizes × {graphs}")
     if costs.full_graphs:
         console.print(f"   FULL       {costs.full_graphs} graphs")
-    together = f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n"
-    console.print(together, soft_wrap=True)
-    if not result["fits"]:
-        console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
-    if explained := result.get("explained"):
+    console.print(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
+    if not r.fits:
+        console.print(f"[bold]With the weights they do not fit the {r.spec}.[/bold]\n")
+    if r.explained:
+        console.print(f"[bold]{r.explained['explanation']}[/bold]", soft_wrap=False)
         console.print(
-            f"[bold]{explained['explanation']}[/bold]\n   when all decode: {explained['decode']}\n"
-            f"   with a prompt among them: {explained['mixed']}\n"
+            f"   when all decode: {r.explained['decode']}\n"
+            f"   with a prompt among them: {r.explained['mixed']}\n"
         )
     if sizes:
-        console.print(f"Picture: {result['out']}")
+        console.print(f"Picture: {r.out}")
 
 
 def in_runs(sizes: Sequence[int]) -> str:
     """1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)."""
     words, at = list[str](), 0
     while at < len(sizes):
-        step, end = sizes[min(at + 1, len(sizes) - 1)] - sizes[at], at
+        step = sizes[min(at + 1, len(sizes) - 1)] - sizes[at]
+        end = at
         while end + 1 < len(sizes) and sizes[end + 1] - sizes[end] == step:
             end += 1
-        if end - at >= 3:
-            words.append(f"{sizes[at]} … {sizes[end]}" + (f" (every {step})" if step > 1 else ""))
-        else:
-            words.append(str(sizes[at]))
-            end = at
+        end = end if end - at >= 3 else at  # shorter runs are told one by one
+        every = f" … {sizes[end]}" + (f" (every {step})" if step > 1 else "")
+        words.append(f"{sizes[at]}{every if end > at else ''}")
         at = end + 1
     return ", ".join(words)

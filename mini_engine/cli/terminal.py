@@ -1,5 +1,5 @@
-"""What a person types and sees: `Parser`, argparse with suggestions, and `Screen`, rich's console
-made safe from the names that it prints.
+"""What a person types and sees: `Parser`, argparse with suggestions; `Screen`, rich's console made
+safe from the names that it prints; `table`, for every table of every command.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does; raises ValueError for an empty word and for an unknown option."""
         for before, word in zip(["a word", *args], args, strict=False):
-            if not word.strip():
-                self.error(f"{before} is empty: {word!r}")
-            if re.fullmatch(r"--[\w-]+=\s*", word):
-                self.error(f"{word} is empty")
+            if not word.strip() or re.fullmatch(r"--[\w-]+=\s*", word):
+                self.error(f"{before} {word!r} is empty")
         found, left = super().parse_known_args(args, namespace)
         if left:
             known = [word for action in self._actions for word in action.option_strings]
@@ -51,19 +49,21 @@ class Parser(argparse.ArgumentParser):
 
 
 class Screen(Console):
-    """A console that lets a BrokenPipeError pass, whose reader has seen enough, and that takes
-    nothing for markup, for an emoji or for an order to the terminal but what the project wrote."""
+    """A console that leaves long lines to the terminal, lets a BrokenPipeError pass, and takes
+    nothing for markup, an emoji or an order to the terminal but what the project wrote."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**{"highlight": False, "soft_wrap": True, "emoji": False, **how})
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError: rich calls this where it has caught it
 
     def render_str(self, text: str, **how: Any) -> Text:
         """As rich does, but other tags than ours are text."""
-        text, how["emoji"] = visible(text), False
-        if how.get("markup") is False:
-            return super().render_str(text, **how)
+        text = visible(text)
         try:
-            return super().render_str(_NOT_OURS.sub(r"\\[", text), **how)
+            marked = text if how.get("markup") is False else _NOT_OURS.sub(r"\\[", text)
+            return super().render_str(marked, **how)
         except MarkupError:  # a name that ends one of ours
             return super().render_str(text, **{**how, "markup": False})
 
@@ -71,22 +71,16 @@ class Screen(Console):
 Columns = Mapping[str, str | Callable[[Any], object]]
 
 
-def table(
-    heads: Sequence[str] | Columns,
-    rows: Iterable[Any],
-    *,
-    title: str | None = None,
-    bold: Iterable[int] = (),
-    **how: Any,
-) -> Table:
+def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Table:
     """A table of rows, which hold words and numbers that are formatted already; or, where each head
     has a format (`{"GB/s": "{0.rate:,.1f}"}`) or a function of its own, of any objects.
 
     A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
-    and are not broken into lines. `bold`: the rows that stand out, counted from 0. `how`: what
-    `rich.table.Table` takes.
+    and are not broken into lines. `how`: `bold`, the rows that stand out, counted from 0; the rest
+    is what `rich.table.Table` takes.
     """
-    found, marked = Table(title=title, title_justify="left", **how), set(bold)
+    marked = set(how.pop("bold", ()))
+    found = Table(title_justify="left", **how)
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"
         found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")

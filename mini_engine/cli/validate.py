@@ -2,7 +2,6 @@
 
   python -m mini_engine validate
   python -m mini_engine validate --all
-  python -m mini_engine validate --points mine.json --json
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
@@ -13,9 +12,8 @@ column "left out" is the honest one: there each source is predicted by a fit tha
 An interval is where 80% of such points lie, for each way to launch and range of batches; where
 fewer than three sources tell, there is none. Above a batch of 32 most points are what clients of a
 server saw, with prompts of others in between: no pure decode, which is one reason why those
-intervals lie above the predictions.
-Steps with weights in few bits are in no fit: a table of their own says by how much the model is too
-fast, since it takes the widening of small numbers for free.
+intervals lie above the predictions. Steps with weights in few bits are in no fit: a table of their
+own says by how much the model is too fast, since it takes the widening of small numbers for free.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. A point
 with a card, a model or an engine that is not known is named in a line of its own. A host that
@@ -40,102 +38,17 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.step.cards import intervals
 from mini_engine.validate import fit
-from mini_engine.validate.points import (
-    QUANTISED_POINTS,
-    SHIPPED_POINTS,
-    Row,
-    Sheets,
-    by_class,
-    host_from,
-    pairs,
-    read_kept,
-    read_points,
-    rows_of,
-    summary,
-)
+from mini_engine.validate import points as measured
 
 WORST = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
-    words = "a card of your own that points name, as calibrate writes one"
-    add("--spec", type=Path, metavar="FILE", help=words)
-    words = "eager points that tell the speed of their hosts, one for each host"
-    add("--host-from", metavar="ID,ID", help=words)
-    words = "every point, pair and fitted figure, too (points of your own are always printed)"
-    add("--all", action="store_true", help=words)
-    words = "fit the figures to the shipped points, and write them"
-    add("--fit", action="store_true", help=words)
-    words = "for the two pictures (default: out)"
-    add("-o", "--out", type=options.out_folder, default="out", metavar="DIR", help=words)
-
-
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine import plots
-
-    if args.fit and args.points:
-        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
-    if args.fit:
-        _fit(console)
-    sheets, kept = Sheets.shipped(), read_kept()
-    sheets = sheets.with_card(args.spec) if args.spec else sheets
-    points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
-    hosts = {}
-    for word in args.host_from.split(",") if args.host_from else ():
-        point = next((p for p in points if p.id == word), None)
-        if point is None:
-            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
-        hosts[point.host] = host_from(point, sheets)
-        points.remove(point)
-    rows = rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
-    if not rows:
-        raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
-    plots.predicted_against_measured(rows, pictures[0])
-    plots.errors_by_class(rows, by_class(rows), pictures[1])
-    few = []  # steps with weights in few bits, which no fit has seen
-    if not args.points:
-        few = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
-    return {
-        **_judged(rows),
-        "unknown": unknown,
-        "quantised": _judged(few) if few else None,
-        "pairs": pairs(rows),
-        "batches": intervals(),
-        "parameters": kept["parameters"],
-        "inseparable": kept["inseparable"],
-        "pictures": pictures,
-    }
-
-
-def _judged(rows: list[Row]) -> dict[str, Any]:
-    return {"points": rows, "classes": by_class(rows), "summary": summary("all", rows)}
-
-
-def _fit(console: Console) -> None:
-    """Fits the figures to the shipped points, each source also left out, and writes them."""
-    sheets = Sheets.shipped()
-    points, _ = read_points(SHIPPED_POINTS, sheets)
-    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
-    of = len({point.source for point in points})
-    with console.status("fitting") as status:
-        found = fit.fit_points(points, sheets, fit.parameters(sheets))
-        without = fit.left_out(
-            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
-        )
-    fit.keep(found, points, without)
-
-
-POINTS: Columns = {
+FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
-    "predicted": lambda row: options.two_digits(row.predicted_ms),
-    "interval": lambda row: options.ends(row.low_ms, row.high_ms),
-    "error": "{0.error:+.0%}",
+    "predicted": lambda row: options.two_digits(row.predicted_ms), "error": "{0.error:+.0%}",
+}  # fmt: skip
+POINTS: Columns = {
+    **FARTHEST, "interval": lambda row: options.ends(row.low_ms, row.high_ms),
     "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
 }  # fmt: skip
-FARTHEST = {head: POINTS[head] for head in ("<point", "<class", "measured", "predicted", "error")}
 CLASSES: Columns = {
     "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
@@ -158,35 +71,95 @@ FITTED: Columns = {
     "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
     "told by data": "{0[told_by_data]:.0%}",
 }  # fmt: skip
+SHARED = ""
+OPTIONS: options.Rows = {
+    "--points FILE": (Path, None, "measured points (default: the published ones)"),
+    "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
+    "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
+    "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
+    "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
+    "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
+}
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    for line in result["unknown"]:
-        console.print(f"left out: {line}", markup=False)
-    few, points = result["quantised"], result["points"]
-    mine = few is None  # points of one's own, and not the published ones
-    if mine or result["all"]:
-        title = "Measured by others, predicted here: ITL in ms"
-        console.print(table(POINTS, points, title=title))
-        console.print(table(PAIRS, result["pairs"], title="What a graph buys, pair by pair"))
-    if result["all"]:
-        console.print(table(FITTED, result["parameters"], title="Fitted, with 90% intervals"))
-        for one, other, correlation in result["inseparable"]:
-            told = f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
-            console.print(told)
-    _show_classes("By class", result, console)
-    if few:
-        _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", few, console)
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine import plots
+
+    if args.fit and args.points:
+        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
+    if args.fit:
+        _fit(console)
+    sheets, kept = measured.Sheets.shipped(), measured.read_kept()
+    sheets = sheets.with_card(args.spec) if args.spec else sheets
+    points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
+    hosts = {}
+    for word in args.host_from:
+        point = next((p for p in points if p.id == word), None)
+        if point is None:
+            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
+        hosts[point.host] = measured.host_from(point, sheets)
+        points.remove(point)
+    rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
+    if not rows:
+        raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
+    judged, few = _judged(rows), None
+    pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
+    plots.predicted_against_measured(rows, pictures[0])
+    plots.errors_by_class(rows, judged["classes"], pictures[1])
+    if not args.points:  # steps with weights in few bits, which no fit has seen
+        quantised, _ = measured.read_points(measured.QUANTISED_POINTS, sheets)
+        few = _judged(measured.rows_of(quantised, sheets))
+    return {
+        **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
+        "batches": intervals(), "parameters": kept["parameters"],
+        "inseparable": kept["inseparable"], "pictures": pictures,
+    }  # fmt: skip
+
+
+def _judged(rows: list[measured.Row]) -> dict[str, Any]:
+    classes, summary = measured.by_class(rows), measured.summary("all", rows)
+    return {"points": rows, "classes": classes, "summary": summary}
+
+
+def _fit(console: Console) -> None:
+    """Fits the figures to the shipped points, each source also left out, and writes them."""
+    sheets = measured.Sheets.shipped()
+    points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
+    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
+    of = len({point.source for point in points})
+    with console.status("fitting") as status:
+        found = fit.fit_points(points, sheets, fit.parameters(sheets))
+        without = fit.left_out(
+            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
+        )
+    fit.keep(found, points, without)
+
+
+def show(r: argparse.Namespace, console: Console) -> None:
+    say = console.print
+    for line in r.unknown:
+        say(f"left out: {line}")
+    if r.all or r.quantised is None:  # points of one's own, and not the published ones
+        say(table(POINTS, r.points, title="Measured by others, predicted here: ITL in ms"))
+        say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
+    if r.all:
+        say(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
+        for one, other, correlation in r.inseparable:
+            told = f"{one} from {other} (correlation {correlation:+.2f})"
+            say(f"The data cannot separate {told}.")
+    say(_classes("By class", r.classes, r.summary))
+    if few := r.quantised:
+        title = "Weights in few bits, and llama.cpp in 16: in no fit"
+        say(_classes(title, few["classes"], few["summary"]))
         inside = [row.inside for row in few["points"] if row.inside is not None]
-        console.print(f"{sum(inside)} of {len(inside)} lie in their interval.")
+        say(f"{sum(inside)} of {len(inside)} lie in their interval.")
     title = "By batch, each source left out of fit and interval"
-    console.print(table(BATCHES, result["batches"], title=title))
-    if not mine:
-        worst = sorted(points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
-        console.print(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
-    console.print(f"Pictures: {', '.join(map(str, result['pictures']))}")
+    say(table(BATCHES, r.batches, title=title))
+    if r.quantised:
+        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
+        say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
+    say(f"Pictures: {', '.join(map(str, r.pictures))}")
 
 
-def _show_classes(title: str, judged: dict[str, Any], console: Console) -> None:
-    rows = [*judged["classes"], judged["summary"]]
-    console.print(table(CLASSES, rows, title=title, bold=[len(rows) - 1]))
+def _classes(title: str, classes: list[Any], every: Any) -> Any:
+    return table(CLASSES, [*classes, every], title=title, bold=[len(classes)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import as_json, build_parser, load, main, options
-from mini_engine.cli.demo import FILES
+from mini_engine.cli.terminal import Screen
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.sim import generate as sim
 from mini_engine.step.cards import load_spec
+from mini_engine.step.explain import Way
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
 from tests.cli.test_refusals import refused
@@ -47,8 +50,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     words = ["demo", "--out", str(out), "--json"]
     args = build_parser(words).parse_args(words)
     found = vars(args) | load("demo").run(args, Console(stderr=True, quiet=True))
-    screen = Console(file=io.StringIO(), width=80)
-    load("demo").show(found, screen)
+    screen = Screen(file=io.StringIO(), width=80)
+    load("demo").show(Namespace(**found), screen)
     assert isinstance(screen.file, io.StringIO)
     return json.loads(json.dumps(found, default=as_json)), out, screen.file.getvalue()
 
@@ -108,11 +111,23 @@ def test_the_demo_shows_the_measured_pair_that_is_nearest(
 
 def test_the_demo_writes_a_picture_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
     out = demo[1]
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in out.iterdir()) == ["timeline.png", "trace.json"]
     data = (out / "timeline.png").read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000
     check_chrome_schema(json.loads((out / "trace.json").read_text()))
+
+
+def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path, str]) -> None:
+    rows = {row["mode"]: row for row in demo[0]["predictions"]}
+    drawn = re.findall(r"CPU (█+) +([\d.]+) ms\n +GPU ([█·]+) busy (\d+)%", demo[2])
+    for (cpu, ms, gpu, busy), mode in zip(drawn, ("NONE", "FULL"), strict=True):
+        row, longest_us = rows[mode], rows["NONE"]["itl_us"]
+        assert float(ms) == pytest.approx(row["itl_us"] / 1e3, abs=0.051)
+        assert len(gpu) == pytest.approx(50 * row["itl_us"] / longest_us, abs=0.51)
+        assert len(cpu) == pytest.approx(50 * row["cpu_us"] / longest_us, abs=1)
+        assert gpu.count("█") == pytest.approx(len(gpu) * row["gpu_utilisation"], abs=1)
+        assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
 def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
@@ -215,12 +230,15 @@ def test_a_recorded_step_is_drawn_above_the_prediction_of_the_same_step(
     found = json_of(capsys, "trace", "--recorded", "sglang-qwen3-8b-graph", "-o", str(out))
     assert list(found["timelines"]) == ["recorded", "predicted"]
     assert (found["graph_launches"], found["layers"]) == (1, 36)
-    assert (found["shape"], found["spec"], found["engine"]) == (
-        "qwen3-8b, batch 32, context 1,025", "mi300x", "sglang",
-    )  # fmt: skip
+    told = {name: found[name] for name in ("shape", "batch", "context", "spec", "engine")}
+    assert [*told.values()] == ["qwen3-8b", 32, 1025, "mi300x", "sglang"]
     assert {e["args"]["name"] for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "M"}
     assert (tmp_path / "r.png").stat().st_size > 10_000
-    assert found["compared"]["share of attention"] == pytest.approx([0.22, 0.22], abs=0.03)
+    recorded, predicted = (
+        of["attention"]["us"] for of in (found["kinds"], found["predicted"]["kinds"])
+    )
+    assert recorded / found["busy_us"] == pytest.approx(0.22, abs=0.01)
+    assert predicted / found["predicted"]["busy_us"] == pytest.approx(0.22, abs=0.03)
 
 
 def test_a_step_of_which_only_a_table_was_published_is_bars_beside_the_same_step(
@@ -228,11 +246,10 @@ def test_a_step_of_which_only_a_table_was_published_is_bars_beside_the_same_step
 ) -> None:
     words = ["trace", "--recorded", "sglang-qwen3-0.6b-h100-eager", "--batch", "16"]
     found = json_of(capsys, *words, "-o", str(tmp_path / "r.json"))
-    assert (found["shape"], found["engine"]) == ("qwen3-0.6b, batch 16, context 336", "sglang")
+    assert (found["shape"], found["context"], found["engine"]) == ("qwen3-0.6b", 336, "sglang")
     assert list(found["timelines"]) == ["predicted"]
-    parts = [found["explained"][name] for name in ("floor_us", "kernels_us", "cpu_us")]
-    recorded = sum(found[name] for name in ("busy_us", "idle_in_launch_us", "idle_us"))
-    assert sum(parts) == pytest.approx(recorded)
+    whole = found["timelines"]["predicted"]["length_us"]
+    assert found["predicted"]["gpu_us"] == pytest.approx(whole)
     assert (tmp_path / "r.png").stat().st_size > 10_000
 
 
@@ -281,7 +298,7 @@ def test_serve_reports_on_the_shipped_trace(capsys: pytest.CaptureFixture[str]) 
     out = " ".join(capsys.readouterr().out.split())
     assert "simulated steps a second" in out
     assert "on one h200, host server, engine vllm, FULL_AND_PIECEWISE" in out
-    assert options.ms(sure) in out
+    assert options.ms(Way(**sure)) in out
 
 
 def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
@@ -290,7 +307,6 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
     words = ["--kv-blocks", "600", "--preemption", "swap"]
     words += ["--shared-prefix", "512", "--share", "0.6"]  # which turns the prefix cache on
     result = json_of(capsys, "serve", *words)
-    assert result["prefix_caching"]
     assert result["kv_blocks"] == 600
     assert 0.1 < result["prefix_hit_rate"] < 0.6
     assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token

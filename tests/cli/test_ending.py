@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mini_engine import __version__
-from mini_engine.cli import COMMANDS, NEXT, build_parser, ending, main, options
+from mini_engine.cli import COMMANDS, build_parser, ending, main, options
 
 ROOT = Path(__file__).parent.parent.parent
 OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})  # torch's, without torch
@@ -48,7 +48,7 @@ def test_every_error_is_a_code_and_a_line(error: BaseException, code: int, value
 def test_a_fault_of_the_program_is_told_with_its_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "shape_of", lambda _word: {}["gone"])
+    monkeypatch.setattr(options, "server", lambda _args: {}["gone"])
     assert main(["capacity"]) == 1
     line = capsys.readouterr().err
     assert re.fullmatch(rf".*KeyError: 'gone' \(.*test_ending\.py:\d+\): {ending.FAULT}\n", line)
@@ -79,7 +79,7 @@ def test_help_teaches_says_where_to_go_next_and_leaves_no_option_out(
     with pytest.raises(SystemExit):
         main([command, "--help"])
     text = capsys.readouterr().out
-    following, chapter = NEXT[command]
+    _, following, chapter = COMMANDS[command]
     assert f"python -m mini_engine {command}" in text.partition("options:")[0]
     assert f"Next: python -m mini_engine {following}" in text
     assert (ROOT / f"course/{chapter}.md").exists()

@@ -18,6 +18,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import FOLDERS, load_spec
 from mini_engine.step.curves import crossover_batch
+from mini_engine.step.explain import Way
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
 from tests.cli.test_commands import json_of
@@ -84,7 +85,7 @@ def test_crossover_says_how_sure_its_answers_are(capsys: pytest.CaptureFixture[s
         one = found["batch_1"][mode]
         assert one["itl_us"] == found["points"][0][key]["itl_us"]
         assert (one["low_us"], one["high_us"]) == spec.interval(one["itl_us"], mode)
-        assert f"{mode} {options.ms(one)}" in told
+        assert f"{mode} {options.ms(Way(**one))}" in told
 
 
 def test_a_host_of_ones_own_is_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +106,7 @@ def test_crossover_ends_where_capacity_says_that_no_more_fits(
     found, told = answer(capsys, words), shown(capsys, words)
     given = f"--shape {found['shape']} --spec {found['spec']} --context {found['context']}"
     room = answer(capsys, f"capacity {given}")["report"]["max_batch"]
-    assert found["max_batch"] == found["points"][-1]["batch"] == room
+    assert found["room"] == found["points"][-1]["batch"] == room
     assert f"Batches above {room:,} are left out" in told
 
 
@@ -238,11 +239,8 @@ def test_capacity_says_when_it_does_not_fit_and_predicts_no_step(
     assert answer(capsys, "capacity --batch 1000000000")["predicted"] is None
 
 
-def test_a_card_without_a_name_has_memory_and_no_floor(capsys: pytest.CaptureFixture[str]) -> None:
-    fits = shown(capsys, "capacity --vram-gb 12 --model qwen3-0.6b")
-    assert "│ card │ 12.000 │" in fits
-    assert "floor of ITL: unknown" in fits
-    assert "the model was made for 40,960" in fits
+def test_a_context_beyond_the_models_own_is_called_that(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the model was made for 40,960" in shown(capsys, "capacity --model qwen3-0.6b")
 
 
 def test_capacity_predicts_a_step_beside_its_floor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,14 +75,14 @@ def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, *more, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["kernels_per_layer"], told["pdl"], told["steps_per_replay"]) == (5, False, 2)
-    assert main([*words, "--mode", "NONE", "--plain"]) == 0
+    assert main([*words, "--mode", "NONE", "--kernels", "0"]) == 0
     assert "3 tokens on cpu, plain layers, 0 graphs captured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--plain"], "--plain"),
+        (["--kernels", "0"], "--kernels"),
         (["--kernels", "9"], "--kernels"),
         (["--steps-per-replay", "4"], "--steps-per-replay"),
     ],
