@@ -169,8 +169,6 @@ def step_floor_us(
 
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
     """Every batch up to 512, some of those above, and both sides of each corner."""
-    if max_batch < 1:
-        raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
     sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
     doublings = {2**k for k in range(max_batch.bit_length())}
     return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})
