@@ -120,12 +120,13 @@ def life(path: Path) -> None:
         f"request on an H200. A kernel takes about {usual:.0f} µs and its launch "
         f"{spec.cpu_op_us:.0f}, so the GPU is nearly idle in the warm-up. Pale: the CPU waits."
     )
-    with canvas(path, (8, 5.6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.8), title=title, caption=caption) as figure:
         key, axes = figure.subplots(2, 1, height_ratios=[0.3, 1])
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
-            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1,
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=14,
+            handlelength=1.2,
         )  # fmt: skip
         lanes(axes, rung.events)
         *once, first, last = rung.phases
@@ -233,12 +234,13 @@ def branches(path: Path) -> None:
     title = "A fork lets two kernels run at once, and the graph ends one kernel earlier"
     caption = "Drawn for kernels of equal length that leave most of the GPU idle."
     rows = {"one stream": 2.6, "main stream": 1.3, "side stream": 0.0}
-    with canvas(path, (9, 5.2), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.4), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
-        axes.set(xlim=(-1.5, 8), ylim=(-0.15, 3.6))
+        axes.set(xlim=(0.6, 7.9), ylim=(-0.15, 3.8))
         for text, low in rows.items():
-            axes.text(-1.5, low + 0.35, text, va="center", weight="bold")
+            above = 0.35 if low == 0.0 else 0.9
+            axes.text(0.7, low + above, text, va="center", weight="bold")
         boxes = [
             ("x + 1", 0, 2.6),
             ("h * 10", 1, 2.6),
@@ -261,7 +263,7 @@ def branches(path: Path) -> None:
         _arrow(axes, (4.05, 0.45), (4.5, 1.35), VERMILION)
         axes.text(2.2, 0.75, "fork", ha="right", color=VERMILION, weight="bold")
         axes.text(4.5, 0.75, "join", color=VERMILION, weight="bold")
-        axes.text(0.7, 3.42, "time →", va="center", size=14)
+        axes.text(7.8, 3.5, "time →", ha="right", va="center", size=14)
 
 
 # ---------------------------------------------------------------- recorded
@@ -286,7 +288,7 @@ def recorded(path: Path) -> None:
     work, wait = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3
     title = f"The graph took the {wait:.1f} ms of waiting away and left the {work:.1f} ms of work"
     caption = "Recorded by others with nsys: SGLang, Qwen3-0.6B, one H100 (YiconRain/profiling)."
-    with canvas(path, (9, 5), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, (_, shares) in enumerate(rows):
             left = 0.0
@@ -301,7 +303,7 @@ def recorded(path: Path) -> None:
         axes.grid(visible=False, axis="y")
         axes.legend(
             handles=[Patch(color=colour, label=label) for label, colour in parts.items()],
-            loc="lower right", fontsize=13,
+            loc="upper right", bbox_to_anchor=(1, -0.22), fontsize=14, borderaxespad=0,
         )  # fmt: skip
 
 
