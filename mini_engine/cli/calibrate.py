@@ -2,18 +2,14 @@
 
   python -m mini_engine calibrate -o out/card.json          # and out/card-host.json beside it
   python -m mini_engine calibrate --host                    # the host alone, in seconds, anywhere
-
-Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
-its nodes; the gaps between two kernels, in a stream and in a graph, and what programmatic dependent
-launch takes off them; the bandwidth of a copy and of a product of one row; a large product; copies
-of inputs and reading a token back. What cannot be measured is taken from --base. Then
-
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
-predicts for this very machine. Without a GPU the same runs on the CPU emulator, and all files say
-that they are no evidence. --host measures on CPU tensors what an op costs a Python program here; a
-launch on a GPU is not in it, and the file says so. `crossover --host out/my-host.json` then
-predicts for an H200 that this machine would feed.
+Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
+its nodes; the gaps between two kernels, and what programmatic dependent launch takes off them; the
+bandwidth of a copy and of a product of one row; a large product; copies of inputs and reading a
+token back. What cannot be measured is taken from --base. Without a GPU the same runs on the CPU
+emulator, and all files say that they are no evidence. --host measures on CPU tensors what an op
+costs a Python program here; a launch on a GPU is not in it, and the file says so.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
 
   python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
-  python -m mini_engine gpu --stages design,baselines
   python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
 
-A run has stages: which machine this is (environment), a step of our one design (design), graphs,
-eager and transformers (baselines), what each idea buys (ideas), what the machine charges
-(calibrate), the GPU's tests (pytest), torch.compile (compile), larger batches and few bits
-(batches). Each has a deadline, and its result is in a file before the next one begins. A run may be
-cut at any moment: the same line goes on with what is missing, and of a run that is done it prints
-the summary again: the stages, and of `bench` the times and which of the project's bars are reached.
-What a stage printed is in NAME.txt beside the results.
+The stages: which machine this is (environment), a step of our one design (design), graphs, eager
+and transformers (baselines), what each idea buys (ideas), what the machine charges (calibrate), the
+GPU's tests (pytest), torch.compile (compile), larger batches and few bits (batches). Each has a
+deadline, and its result is in a file, and what it printed in NAME.txt, before the next one begins.
+A run may be cut at any moment: the same line goes on with what is missing. At the end stand the
+stages, and of `bench` the times and which of the project's bars are reached.
 
 What has to be on the machine stands in course/measurements/README.md: no network is needed, and
-nothing here touches the card's settings. A rehearsal puts a tiny model through the same stages on
-the CPU emulator in a minute or two: it is marked as such, and no evidence.
+nothing here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Replay a trace of requests: what would this server have felt like?
 
-  python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
   python -m mini_engine serve --trace log.csv --columns time_ms=received,prompt=in,new=out
   python -m mini_engine serve --shared-prefix 512 --share 0.6
@@ -8,15 +7,11 @@
 
 A trace is CSV with a header, or JSON lines, from a file or a pipe (/dev/stdin). The files of the
 Azure LLM inference traces of 2023 and 2024, BurstGPT, Mooncake and `vllm bench serve --save-result
---save-detailed` are known by their columns. For any other file --columns says what its columns are
-called. A time is a number of seconds, of milliseconds with time_ms=, or a date and time such as
-2023-11-16 18:15:46.6805900. Requests without a time all arrive at once, and those that got no token
-are left out and counted. Without --trace a small synthetic trace runs.
+--save-detailed` are known by their columns; --columns names those of any other file. A time is a
+number of seconds, of milliseconds with time_ms=, or a date and time. Requests without a time all
+arrive at once, and those that got no token are left out and counted.
 
 The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
-The median ITL shows its interval: how far off steps launched in that way were, of sources that the
-fit had not seen.
-
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
 (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
 preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait for

@@ -4,18 +4,15 @@
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. Each engine launches the kernels that were
-counted in it; "HF eager" runs the ops of transformers, issued at the speed of its Python. Look for
-the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does below
-them, and for the gaps in it.
+https://ui.perfetto.dev and chrome://tracing open. Look for the launches on track CPU (one for each
+kernel, or one for a graph), for what track GPU does below them, and for the gaps in it.
 
 The second takes a step apart that somebody has recorded: how many launches, which kernels, how busy
-the GPU was, and what it waited for. It draws the step, beside a prediction where the model is one
-of ours. Of SGLang under nsys there are steps of 1, 4, 8 and 16 requests (--batch). Give it a file
-of your own (torch.profiler's export_chrome_trace, .json or .json.gz; `bench --traces` keeps one of
-each variant): its "ProfilerStep" of median length is taken, or all of it; with --shape, --mode and
-the rest, the step that you recorded is predicted beside it. A profiler itself takes time: `bench`
-tells what a step takes without one, and `explain --itl` where that goes.
+the GPU was, and what it waited for; and draws it, beside a prediction where the model is one of
+ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch). Give it a file of your own
+(torch.profiler's export_chrome_trace, .json or .json.gz; `bench --traces` keeps some): its
+"ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
+is predicted beside it. A profiler itself takes time: `bench` measures without one.
 """
 
 from __future__ import annotations
