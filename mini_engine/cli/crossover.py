@@ -72,23 +72,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
     # the crossover, if issuing a kernel took as much less and more as eager steps were missed by
     hosts = [replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE") or ()]
+    itls = {mode: getattr(first, way).itl_us for mode, way in WAYS.items()}
     return {
-        **options.told(server),
-        "style": spec.ops,
-        "capture_sizes": sizes,
-        "room": room,
-        "crossover_batch": curve.crossover,
-        "crossover_interval": [
-            crossover_batch(shape, on, spec.ops, context, stored) for on in hosts
-        ],
-        "batch_1": {
-            mode: options.interval(spec, getattr(first, way).itl_us, mode, 1, first.floor_us)
-            for mode, way in WAYS.items()
-        },
-        "finding": curve.finding(),
-        "out": out,
+        **options.told(server), "style": spec.ops, "capture_sizes": sizes, "room": room,
+        "crossover_batch": curve.crossover, "crossover_interval": [
+            crossover_batch(shape, on, spec.ops, context, stored) for on in hosts],
+        "batch_1": {mode: options.interval(spec, itl_us, mode, 1, first.floor_us)
+                    for mode, itl_us in itls.items()},
+        "finding": curve.finding(), "out": out,
         "points": [curve.point(batch) for batch in sorted(shown)],
-    }
+    }  # fmt: skip
 
 
 def show(r: argparse.Namespace, console: Console) -> None:

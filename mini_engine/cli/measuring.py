@@ -61,11 +61,6 @@ def tiny_shape() -> ModelConfig:
     )  # fmt: skip
 
 
-def command_line(typed: Sequence[str]) -> str:
-    """The line that runs the same again."""
-    return shlex.join(["python", "-m", "mini_engine", *typed])
-
-
 def begun(
     kind: str, backend: GraphBackend, typed: Sequence[str]
 ) -> tuple[Measurement, str | None, Path]:
@@ -73,7 +68,8 @@ def begun(
     where it is written by default: what is no evidence stays out of the course."""
     from mini_engine.bench.spec_fit import base_name
 
-    measurement = new_measurement(kind, backend.device.type, command_line(typed), {})
+    again = shlex.join(["python", "-m", "mini_engine", *typed])
+    measurement = new_measurement(kind, backend.device.type, again, {})
     if measurement.emulated:
         return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
     card = base_name(measurement.gpu)

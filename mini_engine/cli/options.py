@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def on(r: Any) -> str:
     return f"one {r.spec}, host {r.host}, engine {r.engine}"
 
 
-def name_dropped(args: argparse.Namespace, kept: list[int], console: Console) -> None:
+def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:
     """One line for the capture sizes that were asked for and that no step reaches."""
     if (dropped := sorted({*(args.capture_sizes or ())} - {*kept})) and args.mode != "NONE":
         which = f"capture sizes {', '.join(map(str, dropped))} are dropped"
