@@ -42,7 +42,7 @@ from mini_engine.bench.evidence import (
 )
 from mini_engine.bench.others.child import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
-from mini_engine.cli import CheckFailed, measuring, options
+from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.cards import load_sheet, load_spec
@@ -87,7 +87,7 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
-    backend = measuring.backend_of(args.device, console)
+    backend = options.backend_of(args.device, console)
     from mini_engine.bench.bench import Bench, check_names
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
@@ -106,8 +106,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(f"--python {args.python}: no such program")
     if shapes := [word for word in args.shape if args.against and not Path(word).is_dir()]:
         raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {shapes[0]!r}")
-    configs = {word: measuring.config_of(word, backend) for word in args.shape}
-    measurement, known, path = measuring.begun("bench", backend, args.typed)
+    dtype = str(options.dtype_of(backend)).removeprefix("torch.")
+    configs = {word: replace(_shape(word), dtype=dtype) for word in args.shape}
+    measurement, known, path = options.begun("bench", backend, args.typed)
     out, card = args.out or path, args.spec or known or options.CARD
     own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
     copy = copy_bandwidth(backend, sizes_for(backend))
@@ -147,13 +148,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return result_of(out, written())
 
 
+def _shape(word: str) -> ModelConfig:
+    return options.tiny_shape() if word == "tiny" else options.shape_of(word)
+
+
 def _arms(
     args: argparse.Namespace, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
 ) -> Iterator[Row]:
     """The rows that are missing; then, when all are timed, these again with counted launches."""
     from mini_engine.cuda.weights import load_weights, no_room, random_weights
 
-    backend, dtype = bench.backend, measuring.dtype_of(bench.backend)
+    backend, dtype = bench.backend, options.dtype_of(bench.backend)
     for counting, (word, config) in product((False, True), configs.items()):
         points = [Point(config.name, *at) for at in product(args.batch, args.context)]
         missing = {p: [a for a in args.arms if ((p, a) in rows) is counting] for p in points}
@@ -163,7 +168,7 @@ def _arms(
             for point, names in missing.items() if not counting else ():
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
-        if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
+        if word not in (*SHAPES, "tiny") and Path(word).is_dir():
             ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
             weights = load_weights(config, word, backend.device, dtype)
         else:
@@ -181,7 +186,7 @@ def _others(args: argparse.Namespace) -> Iterator[Any]:
 
     points = product(args.shape, args.batch, args.context) if args.against else ()
     for word, batch, context in points:
-        config, folder = options.shape_of(word), str(Path(word).absolute())
+        config, folder = _shape(word), str(Path(word).absolute())
         job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
         yield from compare(config.name, job, args.against, args.python)
 
@@ -214,7 +219,7 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     if r.emulated:
-        console.print(measuring.EMULATED)
+        console.print(options.EMULATED)
     columns = 3 if r.emulated else 6  # emulated rates and shares would be of nothing
     for point, rows in by_point(map(Row.from_json, r.rows)).items():
         cells = [(row.variant, *_cells(row))[:columns] for row in rows]

@@ -52,7 +52,7 @@ OPTIONS: options.Rows = {
                   "fused, or none but PyTorch's own ops (default: 5)"),
     "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
                              "the one before: tokens come K at a time (default: 1)"),
-    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0, the likeliest)"),
+    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0; 1 with those below)"),
     "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
     "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
     "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
@@ -67,9 +67,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         other = "sim" if args.backend == "cuda" else "cuda"
         raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
-    if drawn and "temperature" not in drawn:
-        option = "--" + next(iter(drawn)).replace("_", "-")
-        raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
+    drawn |= {"temperature": drawn.get("temperature", 1.0)} if drawn else {}
     texts, notes, about = args.prompt or list(options.PROMPTS), list[str](), dict[str, str]()
     write: Any  # of either wing
     if args.backend == "cuda":

@@ -26,7 +26,7 @@ from rich.console import Console
 from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
-from mini_engine.cli import CheckFailed, bench, measuring, options
+from mini_engine.cli import CheckFailed, bench, options
 
 SHARED = "device"
 OPTIONS: options.Rows = {
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if name not in stages:
             raise ValueError(f"--stages {name}: expected some of {', '.join(stages)}")
     try:
-        backend = measuring.backend_of(device, console)
+        backend = options.backend_of(device, console)
     except ValueError as error:
         rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
         raise ValueError(f"{error}; {rehearse}") from None
     chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
-    here, *_ = measuring.begun("run", backend, args.typed)
+    here, *_ = options.begun("run", backend, args.typed)
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
     for outcome in run_stages(

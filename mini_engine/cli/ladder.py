@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 from rich.console import Console
@@ -116,8 +115,8 @@ def in_runs(sizes: Sequence[int]) -> str:
     words = list[str]()
     while sizes:
         first, step = sizes[0], sizes[min(1, len(sizes) - 1)] - sizes[0]
-        equal = takewhile(lambda at: sizes[at] == first + at * step, range(len(sizes)))
-        run = len(list(equal)) if step else 1
+        ends = (at for at, size in enumerate(sizes) if size != first + at * step)
+        run = next(ends, len(sizes))
         every = f" (every {step})" if step > 1 else ""
         words.append(f"{first} … {sizes[run - 1]}{every}" if run > 3 else str(first))
         sizes = sizes[run if run > 3 else 1 :]
