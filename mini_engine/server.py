@@ -74,7 +74,7 @@ class Server:
         self.config = model if isinstance(model, ModelConfig) else shape_of(str(model))
         self.spec = load_spec(card, host, engine)
         self.stored = stored_as(self.config, quant, kv_dtype)
-        self.costs = StepModel(self.config, self.spec, self.spec.ops, self.stored)
+        self.costs = StepModel(self.config, self.spec, self.stored)
         seqs, tokens = self.spec.batch_defaults
         self.max_num_seqs = max_num_seqs or seqs
         self.max_num_batched_tokens = max_num_batched_tokens or tokens

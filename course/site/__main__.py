@@ -22,7 +22,9 @@ def build(into: Path) -> int:
     from course.site.layout import lay_out
 
     sources = lay_out(ROOT, into.with_name(f"{into.name}-source"))
+    doctrees = into.with_name(f"{into.name}-doctrees")  # no part of what is published
     words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
+    words += ["-d", str(doctrees)]
     return sphinx_build([*words, str(sources), str(into)])
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from latex2mathml.converter import convert
 
+from course.site.landing import context as landing_context
+from course.site.widgets import DATA
+
+SITE = Path(__file__).parent
+WHY = "A course that makes you understand, build and measure what makes LLM decode fast."
 project = "Launch Bound"
 author = "The Launch Bound authors"
 copyright = "MIT licence"
 root_doc = "index"
 extensions = ["myst_nb"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # notebooks are committed with their outputs
 nb_ipywidgets_js: dict[
@@ -20,15 +30,27 @@ nb_ipywidgets_js: dict[
 ] = {}  # sliders need a kernel, and their scripts a network
 html_theme = "furo"
 html_title = "Launch Bound"
-html_static_path = [str(Path(__file__).parent / "static")]
+templates_path = [str(SITE / "templates")]
+html_static_path = [str(SITE / "static")]
+html_extra_path = [str(SITE / "templates/404.html")]
+html_favicon = str(SITE / "static/favicon.svg")
 html_css_files = ["site.css"]
-html_js_files = ["timeline.js"]
+html_js_files = [("site.js", {"defer": "defer"})]
+html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+# Colours by what they mean, as in the figures.
+_LIGHT = {"cpu": "#e69f00", "gpu": "#0072b2", "engine": "#8b8f98", "idle": "#e6e4de"}
+_DARK = {"cpu": "#f0b429", "gpu": "#4aa8e8", "engine": "#7b8290", "idle": "#2a303a"}
+html_theme_options = {
+    "navigation_with_keys": True,
+    "top_of_page_buttons": [],
+    "light_css_variables": _LIGHT | {"bad": "#b45309", "right": "#00795a", "paper": "#fbfaf7"},
+    "dark_css_variables": _DARK | {"bad": "#fbbf24", "right": "#35c39b", "paper": "#101318"},
+}
 
 
 def setup(app: Any) -> None:
@@ -44,26 +66,46 @@ def setup(app: Any) -> None:
         raise _skip()
 
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
-    app.connect("html-page-context", _short_sidebar, priority=400)  # before furo's own
+    app.connect("html-page-context", _face)
 
 
-_DRAWN: dict[str, Any] = {}  # sidebars of the reference, by how furo asks for them
+def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> str | None:
+    """What a page says of itself to others, and the widgets that it has, with their data."""
+    body = context.get("body", "")
+    if page == "index":
+        context["landing"] = _landing(app.confdir)
+        body = '<div data-widget="race">'
+    first = re.search(r"<p>(?!Source: )(.{40,}?)</p>", body, re.DOTALL)
+    told = re.sub(r"<.*?>", "", first[1]) if first else WHY
+    told = html.escape(shorten(html.unescape(told), 190, placeholder="…"))
+    title = html.escape(re.sub(r"<.*?>", "", html.unescape(context.get("title", project))))
+    picture = context["pathto"]("_images/00-one-token.png", True)
+    context["metatags"] = context.get("metatags", "") + (
+        f'<meta name="description" content="{told}"><meta property="og:title" content="{title}">'
+        f'<meta property="og:description" content="{told}">'
+        f'<meta property="og:image" content="{picture}">'
+    )
+    for name in sorted(set(re.findall(r'data-widget="([\w-]+)"', body))):
+        code = f'{_code(name)}\nconst WIDGET = "{name}";\n{_code("shim")}'
+        app.add_js_file(None, body=_data(name), type="application/json", id=f"data-{name}")
+        app.add_js_file(None, body=code, type="module")
+    if page == "timeline":
+        app.add_js_file("timeline.js")
+    return "landing.html" if page == "index" else None
 
 
-def _short_sidebar(_app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> None:
-    """Without what is hidden, which furo would show: two hundred modules on every page."""
-    if toctree := context.get("toctree"):
+def _code(name: str) -> str:
+    return (SITE / f"widgets/{name}.js").read_text()
 
-        def short(**how: Any) -> Any:
-            how |= {"includehidden": False}
-            if not page.startswith("reference/mini_engine"):
-                return toctree(**how)
-            key = str(sorted(how.items()))  # these pages are not in it, so it is the same for all
-            if key not in _DRAWN:
-                _DRAWN[key] = toctree(**how)
-            return _DRAWN[key]
 
-        context["toctree"] = short
+@cache
+def _data(name: str) -> str:
+    return json.dumps(DATA[name](), separators=(",", ":")).replace("</", "<\\/")
+
+
+@cache
+def _landing(confdir: str) -> dict[str, Any]:
+    return landing_context(Path(confdir).parent.parent)
 
 
 def _skip() -> Exception:

@@ -3,8 +3,9 @@
 In:  the repository. Out: a folder with the same layout: documents, figures, notebooks; an index
 that has them all in order; a page for each module of the engine, written from its docstrings.
 
-A fence such as `python from FILE:SYMBOL` gets the name of a language that a highlighter knows; the
-rest of a document is not touched.
+A chapter gets a line of cards below its title, and `<!-- widget: NAME -->`, which a forge does not
+show, becomes the place of `widgets/NAME.js`. A fence such as `python from FILE:SYMBOL` gets the
+name of a language that a highlighter knows; the rest of a document is not touched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import shutil
 from pathlib import Path
 
+from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import floor_ms, kv_bytes_per_token
@@ -21,8 +23,16 @@ from mini_engine.step.cards import load_spec
 
 DOCUMENTS = ("*.md", "course/*.md", "course/deeper/*.md", "course/measurements/*.md")
 DOCUMENTS += ("labs/*.md", "labs/*/README.md")
-PLAIN = ("course/figures/*.png", "notebooks/*.ipynb", "course/measurements/*.json")
+PLAIN = (
+    "course/figures/*.png",
+    "course/figures/*.svg",
+    "notebooks/*.ipynb",
+    "course/measurements/*.json",
+)
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
+WIDGET = re.compile(r"^<!-- widget: ([\w-]+) -->$", re.MULTILINE)
+# Pages that the menu opens below another one.
+BELOW = {"course/README.md": "[0-9]*", "labs/README.md": "lab*/README"}
 # Links to a file that is no page lead to its page in the reference, or become plain text.
 SOURCE_LINK = re.compile(r"\[([^\]]+)\]\(((?!https?:)[^)#\s]+)(#[^)]*)?\)")
 
@@ -38,10 +48,18 @@ def lay_out(root: Path, into: Path) -> Path:
     pages = {_page_of(path.relative_to(root)): path for path in modules}
     pages = {page: path for page, path in pages.items() if path.read_text().strip()}
     for page, path in pages.items():
-        write(into / page, module_page(path, path.relative_to(root)))
+        orphan = "---\norphan: true\n---\n"  # the menu has no room for two hundred modules
+        write(into / page, orphan + module_page(path, path.relative_to(root)))
+    cards = {f"{chapter.page}.md": cards_of(chapter) for chapter in chapters(root)}
     found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
     for path in (*found, root / "mini_engine/README.md"):
-        write(into / path.relative_to(root), prepared(path, root))
+        name, text = path.relative_to(root), prepared(path, root)
+        title, _, rest = text.partition("\n")
+        if name.as_posix() in cards:
+            text = f"{title}\n\n{cards[name.as_posix()]}\n{rest}"
+        if below := BELOW.get(name.as_posix()):
+            text += f"\n```{{toctree}}\n:glob:\n:hidden:\n\n{below}\n```\n"
+        write(into / name, text)
     for pattern in PLAIN:
         for path in sorted(root.glob(pattern)):
             (into / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +80,7 @@ def prepared(path: Path, root: Path) -> str:
         text, target, anchor = match[1], match[2], match[3] or ""
         there = (path.parent / target).resolve()
         inside = there.relative_to(root) if there.is_relative_to(root) else None
-        if inside is None or there.suffix in (".md", ".ipynb", ".png"):
+        if inside is None or there.suffix in (".md", ".ipynb", ".png", ".svg"):
             return match[0]
         if there.suffix == ".py" and inside.parts[0] == "mini_engine":
             up = "../" * (len(path.relative_to(root).parts) - 1)
@@ -70,7 +88,19 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
-    return SOURCE_LINK.sub(link, text)
+    still = (
+        "<noscript>Here a picture moves with JavaScript; the next one shows it at rest.</noscript>"
+    )
+    place = rf'<div class="widget" data-widget="\1">{still}</div>'
+    return SOURCE_LINK.sub(link, WIDGET.sub(place, text))
+
+
+def cards_of(chapter: Chapter) -> str:
+    """A list of what belongs to the chapter, as Markdown of its page."""
+    lines = [f"{READING} min to read"]
+    lines += [f"[Lab {n}, {m} min](../{page}.md)" for n, (page, m) in chapter.labs.items()]
+    lines += [f"[Notebook {n}](../{page}.ipynb)" for n, page in chapter.notebooks.items()]
+    return "{.cards}\n" + "".join(f"- {line}\n" for line in lines)
 
 
 def step_figures() -> dict[str, float]:
@@ -100,8 +130,7 @@ def _page_of(module: Path) -> str:
 def _reference_index(pages: list[str]) -> str:
     names = [Path(page).stem for page in pages]
     links = "\n".join(f"- [{name}]({name}.md)" for name in names)
-    hidden = "\n".join(names)  # from the sidebar, which is drawn again on every page
     return (
         "# Reference of the engine\n\nEvery module of `mini_engine`, from its own docstrings.\n\n"
-        f"{links}\n\n```{{toctree}}\n:hidden:\n\n{hidden}\n```\n"
+        f"{links}\n"
     )

@@ -563,6 +563,15 @@ def test_rungs_are_captured_and_reported_largest_first_whatever_the_ladder() -> 
         assert report == CaptureReport(report.rungs), "nothing is dropped"
 
 
+def test_an_order_that_is_given_is_kept_to_and_no_list_is_changed() -> None:
+    rungs = [1, 8, 2, 4]
+    for order in ([2, 8], [], None):
+        tried: list[int] = []
+        capture_ladder(rungs, noting(tried), order)
+        assert tried == ([8, 4, 2, 1] if order is None else order), f"the order {order}"
+    assert rungs == [1, 8, 2, 4], "the caller's list"
+
+
 @pytest.mark.catches("one-rung-too-large-ends-it")
 def test_a_rung_that_finds_no_memory_is_dropped_and_all_others_are_tried_once() -> None:
     for without in ((8,), (8, 4), (4,), (1,), (1, 8), (1, 2, 4, 8)):

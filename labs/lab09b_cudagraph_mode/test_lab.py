@@ -259,6 +259,21 @@ def test_more_requests_than_a_full_graph_holds_run_without_it() -> None:
     assert told(dispatcher.dispatch(4, 7, None)) == "NONE: 7 tokens, 4 requests"
 
 
+def test_a_batch_that_does_not_fit_the_smallest_rung_gets_no_larger_one() -> None:
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", (2, 8), max_num_seqs=8)
+    # more requests than tokens, as where some bring none
+    assert told(dispatcher.dispatch(4, 2, None)) == "PIECEWISE: 2 tokens"
+    only_full = GraphDispatcher("FULL", (2, 8), max_num_seqs=8)
+    assert told(only_full.dispatch(4, 2, None)) == "NONE: 2 tokens, 4 requests"
+
+
+def test_a_rung_that_is_dropped_later_runs_nothing_from_then_on() -> None:
+    dispatcher = GraphDispatcher("FULL", (2, 8), max_num_seqs=8)
+    assert told(dispatcher.dispatch(2, 2, 1)) == "FULL: 2 tokens, 2 requests"
+    dispatcher.drop(FULL, [2])
+    assert told(dispatcher.dispatch(2, 2, 1)) == "FULL: 8 tokens, 8 requests"
+
+
 def test_rungs_that_found_no_memory_run_nothing() -> None:
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", (2, 4, 8), max_num_seqs=8)
     dispatcher.drop(FULL, [2, 8])

@@ -276,6 +276,18 @@ def test_the_oldest_takes_what_it_lacks_and_preempts_as_often_as_it_must() -> No
         assert names(preempted) == expected, f"budget {budget}: who was preempted"
 
 
+def test_one_that_lacks_many_blocks_preempts_many() -> None:
+    """24 blocks of 1, two for each of twelve. The oldest lacks nine."""
+    s = scheduler(blocks=25, block_size=1, budget=16, seqs=12)
+    s = running(s, **dict.fromkeys("abcdefghijkl", 1))
+    s.running[0].output += [0] * 8
+    scheduled: list[ScheduledRequest] = []
+    preempted: list[Request] = []
+    s._schedule_running(scheduled, preempted)
+    assert (scheduled[0].request.request_id, scheduled[0].query_len) == ("a", 9)
+    assert names(preempted)[:5] == list("lkjih")
+
+
 # ---------------------------------------------------------------- those who wait
 
 
@@ -354,6 +366,16 @@ def test_nobody_is_admitted_without_budget_or_a_free_seat() -> None:
         found = [entry.request.request_id for entry in scheduled]
         assert found == list(expected), f"budget {budget}, at most {seqs} requests"
         assert sum(entry.query_len for entry in scheduled) <= budget
+
+
+def test_the_budget_is_spent_once_however_many_come() -> None:
+    s = scheduler(seqs=300, budget=300, blocks=900)
+    for number in range(200):
+        s.submit(request(str(number), 2, 4))
+    batch = s.step()
+    assert batch is not None
+    assert sum(entry.query_len for entry in batch.entries) == 300
+    assert len(s.waiting) == 50
 
 
 def test_seats_are_taken_by_all_who_run_also_by_those_without_a_share() -> None:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     room = check_batch(shape, spec, 1, context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
-        style=spec.ops, context=context, max_batch=min(args.max_batch, room), stored=stored,
+        context=context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
     if out:
         plots.itl_curve(curve, out)
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         **options.told(server), "style": spec.ops, "capture_sizes": sizes, "room": room,
         "crossover_batch": curve.crossover, "crossover_interval": [
-            crossover_batch(shape, on, spec.ops, context, stored) for on in hosts],
+            crossover_batch(shape, on, context, stored) for on in hosts],
         "batch_1": {mode: options.interval(spec, itl_us, mode, 1, first.floor_us)
                     for mode, itl_us in itls.items()},
         "finding": curve.finding(), "out": out,

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE
@@ -125,6 +125,17 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
                 )
 
 
+def lanes(row: Mapping[str, Any], longest_us: float) -> Text:
+    """A step on two lanes, 50 columns for the longest: the CPU at work, the GPU in between."""
+    wide, share = max(1, round(50 * row["itl_us"] / longest_us)), row["gpu_utilisation"]
+    gpu = "".join("·█"[int((i + 1) * share) > int(i * share)] for i in range(wide))
+    cpu = "█" * max(1, round(wide * row["cpu_us"] / row["itl_us"]))
+    return Text.assemble(
+        f"   {row['launched']:<10} CPU ", (cpu, "yellow"), f" {row['itl_us'] / 1e3:.1f} ms\n",
+        " " * 14 + "GPU ", (gpu, "blue"), f" busy {share:.0%}\n",
+    )  # fmt: skip
+
+
 def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
     say(f"\n[bold]1. {r.checkpoint} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
@@ -139,6 +150,8 @@ def show(r: argparse.Namespace, console: Console) -> None:
     say(table(COLUMNS, r.predictions, box=SIMPLE, padding=0))  # fits 80 columns
     rows = {row["mode"]: row for row in r.predictions}
     eager, full = rows["NONE"], rows["FULL"]
+    for row in (eager, full):
+        say(lanes(row, eager["itl_us"]))
     say(
         f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
         f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "

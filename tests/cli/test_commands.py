@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from argparse import Namespace
 from dataclasses import replace
@@ -115,6 +116,18 @@ def test_the_demo_writes_a_picture_and_a_trace(demo: tuple[dict[str, Any], Path,
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000
     check_chrome_schema(json.loads((out / "trace.json").read_text()))
+
+
+def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path, str]) -> None:
+    rows = {row["mode"]: row for row in demo[0]["predictions"]}
+    drawn = re.findall(r"CPU (█+) +([\d.]+) ms\n +GPU ([█·]+) busy (\d+)%", demo[2])
+    for (cpu, ms, gpu, busy), mode in zip(drawn, ("NONE", "FULL"), strict=True):
+        row, longest_us = rows[mode], rows["NONE"]["itl_us"]
+        assert float(ms) == pytest.approx(row["itl_us"] / 1e3, abs=0.051)
+        assert len(gpu) == pytest.approx(50 * row["itl_us"] / longest_us, abs=0.51)
+        assert len(cpu) == pytest.approx(50 * row["cpu_us"] / longest_us, abs=1)
+        assert gpu.count("█") == pytest.approx(len(gpu) * row["gpu_utilisation"], abs=1)
+        assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
 def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(

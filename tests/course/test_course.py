@@ -151,6 +151,9 @@ DEAR = (  # seconds to draw, so `make slow` does
 )
 def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path) -> None:
     figures()[name](tmp_path / name)
+    if name.endswith(".svg"):
+        assert (tmp_path / name).read_text() == (KEPT / name).read_text(), f"{name}: make figures"
+        return
     fresh, kept = imread(tmp_path / name), imread(KEPT / name)
     assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
     # versions of matplotlib draw letters a little differently; the shapes must not move

@@ -1,5 +1,6 @@
-"""The site is built without a warning, works without a network, and its sliders say what the
-engine says. The browser is a Chromium of the system; where there is none, that part says so."""
+"""The site is built without a warning, works without a network, can be read on a desk and on a
+phone, and its widgets say what the engine says. The browser is a Chromium of the system; where
+there is none, that part says so."""
 
 from __future__ import annotations
 
@@ -15,18 +16,26 @@ from typing import Any
 
 import pytest
 
+from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, WAYS, race
 from course.site.__main__ import build
 from course.site.layout import step_figures
+from course.site.path import chapters
+from mini_engine.cli import main
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us
-from mini_engine.step.run import around
+from mini_engine.step.run import around, padded_step, step_time
 from mini_engine.step.step_model import StepModel
 from tests.support.documents import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 900}
+PHONE, TABLET = {"width": 390, "height": 844}, {"width": 834, "height": 1112}
+DESKTOP = {"width": 1400, "height": 900}
+SITE_BYTES = 24_000_000
+SHARED = ("styles/furo.css", "styles/furo-extensions.css", "site.css", "pygments.css", "site.js")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +70,9 @@ def page(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
     opened.on("requestfailed", lambda request: complaints.append(request.url))
     opened.goto(url)
     return opened, complaints
+
+
+# ---------------------------------------------------------------- what it says
 
 
 def test_the_site_has_every_chapter_notebook_lab_and_module(site: Path) -> None:
@@ -130,7 +142,7 @@ def test_the_page_says_of_any_batch_what_the_commands_say(batch: int) -> None:
         float(re.search(rf'id="{name}" type="range".* value="([\d.]+)"', page)[1])  # type: ignore[index]
         for name in ("kernels", "launch", "kernel")
     )
-    model = StepModel(named_shape("qwen3-0.6b"), spec, spec.ops)
+    model = StepModel(named_shape("qwen3-0.6b"), spec)
     shape = StepShape.decode(batch, 512)
     expected = [model.itl_us(mode, shape) / 1e3 for mode in ("eager", "full")]
     told = told_by_the_page(int(kernels), launch, kernel, batch)
@@ -148,6 +160,182 @@ def told_by_the_page(kernels: int, launch: float, kernel: float, batch: int) -> 
     program = NO_PAGE % (json.dumps(chosen), json.dumps(step_figures())) + script + asked
     done = subprocess.run([node, "-e", program], capture_output=True, text=True, check=True)
     return [float(ms) for ms in re.findall(r"'([\d.]+)'", done.stdout)]
+
+
+def test_the_race_of_every_batch_is_what_a_step_takes() -> None:
+    """The table comes from the model of many steps at once; here it is one step after another."""
+    for way, (_, engine, mode) in WAYS.items():
+        spec = load_spec(CARD, HOST, engine)
+        seqs, tokens = spec.batch_defaults
+        sizes = default_capture_sizes(seqs, tokens, mode=mode)
+        dispatcher, lane = GraphDispatcher(mode, sizes, seqs), race()[way]
+        for batch in (1, 2, 3, 7, 33, 100, 255, 256):
+            found = dispatcher.dispatch(batch, batch, 1)
+            launched, shape = padded_step(found, batch, batch * CONTEXT, batch * CONTEXT)
+            step = step_time(step_ops(named_shape(SHAPE), shape, spec.ops), spec, launched, batch)
+            assert lane.itl[batch - 1] == pytest.approx(step.itl_us, abs=1)
+            assert lane.busy[batch - 1] == pytest.approx(step.gpu_busy_us, abs=1)
+            before, _ = around(spec, batch)
+            assert lane.before[batch - 1] == pytest.approx(before + spec.copy_us, abs=1)
+            issued = lane.before[batch - 1] + lane.issue + lane.beside
+            assert issued == pytest.approx(step.cpu_us, abs=1)
+            assert (lane.launches, lane.kernels) == (step.launches, step.kernels)
+
+
+def test_the_race_on_the_page_agrees_with_the_commands_at_every_batch(
+    site: Path, browser: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    opened, complaints = page(browser, f"file://{site}/index.html", viewport=DESKTOP)
+    told = opened.evaluate("""() => {
+      const el = document.querySelector("[data-widget=race]"), told = {};
+      for (let batch = 1; batch <= 256; batch++) {
+        el.model.set("batch", batch);
+        told[batch] = [...el.querySelectorAll(".race-ms")].map((of) => [
+          Number(of.dataset.us), of.firstChild.textContent, of.lastChild.textContent]);
+      }
+      return told;
+    }""")
+    for batch in range(1, 257):
+        lanes = [race()[way] for way in ("transformers", "eager", "graph")]
+        for lane, (us, shown, busy) in zip(lanes, told[str(batch)], strict=True):
+            itl_us = lane.itl[batch - 1]
+            assert us == itl_us
+            assert float(shown.removesuffix(" ms")) == pytest.approx(itl_us / 1e3, abs=0.051)
+            assert busy == f"GPU busy {int(100 * lane.busy[batch - 1] / itl_us + 0.5)}%"
+    words = ["crossover", "--context", str(CONTEXT), "--out", str(tmp_path / "x.png"), "--json"]
+    assert main(words) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [point["batch"] for point in points][-1] == 256
+    for point in points:
+        _, eager, graph = (us for us, *_ in told[str(point["batch"])])
+        assert eager == pytest.approx(point["eager"]["itl_us"], rel=0.01)
+        assert graph == pytest.approx(point["full"]["itl_us"], rel=0.01)
+    assert complaints == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, TABLET, DESKTOP], ids=["phone", "tablet", "desktop"])
+def test_the_race_is_run_by_keys_and_says_in_a_sentence_what_it_shows(
+    site: Path, browser: Any, viewport: dict[str, int], scheme: str
+) -> None:
+    url = f"file://{site}/index.html"
+    opened, complaints = page(browser, url, viewport=viewport, color_scheme=scheme)
+    race_there = opened.locator("[data-widget=race]")
+    slider, says = race_there.locator("input"), race_there.locator("[role=status]")
+    assert says.text_content().startswith("At batch 1: ")
+    slider.focus()
+    opened.keyboard.press("End")
+    assert says.text_content().startswith("At batch 256: ")
+    assert slider.get_attribute("aria-valuetext") == "batch 256"
+    assert race_there.evaluate("el => el.getBoundingClientRect().right") <= viewport["width"]
+    assert complaints == []
+    opened.context.close()
+
+
+def test_the_race_stands_still_for_whoever_wants_less_motion(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/index.html", reduced_motion="reduce")
+    texts = opened.locator(".race-text")
+    before = texts.all_text_contents()
+    opened.wait_for_timeout(300)
+    assert texts.all_text_contents() == before
+    assert len(before[2]) > len(before[1]) > len(before[0]), "the faster, the more text"
+    opened.context.close()
+
+
+def test_a_widget_is_small_and_only_where_it_is_used(site: Path) -> None:
+    for path in (ROOT / "course/site/widgets").glob("*.js"):
+        assert path.stat().st_size <= 12_000, path
+        users = [p for p in site.rglob("*.html") if f'id="data-{path.stem}"' in p.read_text()]
+        assert all(f'data-widget="{path.stem}"' in user.read_text() for user in users)
+        assert path.stem == "shim" or users
+
+
+# ---------------------------------------------------------------- how it can be read
+
+CUT = """() => [...document.querySelectorAll("article pre")]
+  .filter((pre) => pre.scrollWidth > pre.clientWidth + 1)
+  .map((pre) => [pre.closest("[class*=highlight-]")?.className ?? "output", pre.innerText])"""
+
+
+def test_on_no_page_a_block_is_cut_or_a_script_fails(site: Path, browser: Any) -> None:
+    """At 1440 pixels no code at all; at 390, where Python scrolls, no command and no output. Of the
+    reference, whose pages are of one make, some."""
+    desk = {"width": 1440, "height": 900}
+    opened, complaints = page(browser, f"file://{site}/index.html", viewport=desk)
+    pages = sorted(site.rglob("*.html"))
+    modules = [path for path in pages if path.parent.name == "reference"]
+    for path in [path for path in pages if path not in modules] + modules[::20]:
+        opened.goto(f"file://{path}")
+        name = path.relative_to(site).as_posix()
+        failed = [c for c in complaints if not c.endswith("favicon.svg")]  # one that was left early
+        assert failed == [], name
+        if path in modules:
+            continue
+        assert opened.evaluate(CUT) == [], f"{name} at 1440"
+        opened.set_viewport_size(PHONE)
+        cut = [body for kind, body in opened.evaluate(CUT) if "python" not in kind]
+        assert cut == [], f"{name} at 390"
+        wide = opened.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], f"{name} scrolls sideways"
+        opened.set_viewport_size(desk)
+    opened.context.close()
+
+
+def test_every_page_says_what_it_is_and_has_a_picture(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        if path.name in ("404.html", "genindex.html", "search.html"):
+            continue
+        assert re.search(r'<meta name="description" content="[^"]{20,260}">', text), path
+        assert 'property="og:image"' in text
+        assert "favicon.svg" in text
+    assert (site / "_images/00-one-token.png").exists()
+
+
+def test_a_chapter_shows_its_minutes_labs_and_notebooks_at_its_head(site: Path) -> None:
+    for chapter in chapters(ROOT):
+        text = (site / f"{chapter.page}.html").read_text()
+        cards = text.partition('<ul class="cards')[2].partition("</ul>")[0]
+        assert "45 min to read" in cards
+        for page_of in [lab for lab, _ in chapter.labs.values()] + [*chapter.notebooks.values()]:
+            assert f'href="../{page_of}.html"' in cards
+    assert len(chapters(ROOT)) == len([*ROOT.glob("course/[0-9]*.md")])
+
+
+def test_the_menu_has_three_levels(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/course/04-two-clocks.html", viewport=DESKTOP)
+    menu = opened.locator(".sidebar-tree > ul > li")
+    assert [name.strip() for name in menu.locator("> a").all_text_contents()] == [
+        "The course", "The labs", "More"
+    ]  # fmt: skip
+    assert opened.locator(".sidebar-tree a:visible").count() == 3 + len(chapters(ROOT))
+    opened.context.close()
+
+
+def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/README.html", viewport={"width": 1440, "height": 900})
+    first = opened.locator("article img").first
+    assert first.get_attribute("src").endswith("race.svg")
+    assert first.bounding_box()["y"] < 300
+    opened.context.close()
+
+
+def test_a_copied_command_has_no_prompt(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/README.html", viewport=DESKTOP)
+    opened.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; }")
+    opened.locator(".highlight-sh").first.hover()
+    opened.locator(".highlight-sh button.copy").first.click()
+    assert opened.evaluate("window.copied") == "make demo\nmake test"
+    opened.context.close()
+
+
+def test_the_site_is_light(site: Path) -> None:
+    """Bytes without the pictures' own; a chapter with all that it loads."""
+    assert sum(path.stat().st_size for path in site.rglob("*.*")) <= SITE_BYTES
+    shared = sum((site / "_static" / name).stat().st_size for name in SHARED)
+    for path in site.glob("course/[0-9]*.html"):
+        assert path.stat().st_size + shared <= 300_000, path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

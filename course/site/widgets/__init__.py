@@ -1,0 +1,17 @@
+"""The widgets of the chapters: `NAME.js` draws what a function here takes from the engine.
+
+Each is one ES module with anywidget's contract, `render({ model, el })`, and no library. A page has
+it inline, with its data and `shim.js`, so that it runs from a file, too, where a browser loads no
+module. The data are an object whose entries are the model's first state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course.draw import ch00_race
+
+DATA: dict[str, Callable[[], dict[str, Any]]] = {
+    "race": lambda: ch00_race.table() | {"shown": ch00_race.SHOWN, "batch": 1}
+}
