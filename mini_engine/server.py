@@ -75,7 +75,7 @@ class Server:
             model = shape_of(str(model))
         self.config, self.spec = model, load_spec(card, host, engine)
         self.stored = stored_as(model, quant, kv_dtype)
-        self.costs = StepModel(model, self.spec, self.spec.ops, self.stored)
+        self.costs = StepModel(model, self.spec, self.stored)
         seqs, tokens = self.spec.batch_defaults
         self.max_num_seqs = max_num_seqs or seqs
         self.max_num_batched_tokens = max_num_batched_tokens or tokens

@@ -38,7 +38,7 @@ def card(path: Path) -> None:
     spec = load_spec("h100")
     with canvas(
         path,
-        (7.6, 6.6),
+        (6.9, 6.4),
         title=f"An H100 is {spec.sm_count} small machines around one memory",
         caption=f"{SIZES}; the speed is what a copy reaches. Blue: a kernel of 8 blocks.",
     ) as figure:
@@ -62,7 +62,7 @@ def one_sm(path: Path) -> None:
     """Four quarters, and what they share."""
     with canvas(
         path,
-        (7.6, 5.6),
+        (6.9, 5.4),
         title="Inside one SM: four quarters, 64 warps, and two small memories",
         caption=f"{SIZES}. Each quarter picks, in every cycle, a warp that can go on.",
     ) as figure:
@@ -91,7 +91,7 @@ def shortest(path: Path) -> None:
     took = sorted(event.duration_us for event in events if event.category == "kernel")
     with canvas(
         path,
-        (7.6, 4.9),
+        (6.9, 4.8),
         title=f"A hundred kernels do next to nothing, and none of them in less than {took[0]} µs",
         caption="Recorded by others (TraceLens): the kernels of one step of transformers, "
         "Qwen1.5-0.5B on an H100, the shortest first.",
@@ -120,7 +120,7 @@ def kernel(path: Path) -> None:
     edge = (whole - streams) / 2
     with canvas(
         path,
-        (7.6, 4.3),
+        (6.9, 4.4),
         title=f"A kernel of {whole:.1f} µs moves bytes for {streams:.1f} of them",
         caption=f"Recorded by others: {BUSY_US / 1e3:.1f} ms for {KERNELS} kernels. The share of "
         "the bytes is computed; how the rest divides is not known: hatched, and halved here.",

@@ -47,7 +47,7 @@ def step(path: Path) -> None:
     )
     with canvas(
         path,
-        (7.6, 8.4),
+        (6.9, 8.4),
         title="One token is a short vector. What it is multiplied by is not",
         caption="Qwen3-0.6B, one token. Bars: numbers in the vector after each operation, to "
         "scale, but the head's is cut. Right: what the operation reads.",
@@ -87,7 +87,7 @@ def layer(path: Path) -> None:
     small = sum(us for us, colour in zip(took, colours, strict=True) if colour == GREY)
     with canvas(
         path,
-        (7.6, 7.6),
+        (6.9, 7.6),
         title=f"Nine of the {len(took)} kernels of a layer read next to nothing, for "
         f"{small:.0f} µs",
         caption="Recorded by others (TraceLens): SGLang, Qwen3-8B, 32 requests, on an MI300X. The "
@@ -129,7 +129,7 @@ def roofline(path: Path) -> None:
     ridge = spec.peak_tflops * 1e3 / spec.copy_bandwidth_gb_s
     with canvas(
         path,
-        (7.6, 7.0),
+        (6.9, 7.0),
         title="Writing for one reader uses a half percent of the arithmetic. Reading prompts "
         "comes near the roof",
         caption="Computed: steps of Qwen3-0.6B on an H200, decode at "
@@ -174,7 +174,7 @@ def points(
     for spot, name in zip(spots, shapes, strict=True):
         *offset, across = WHERE.get(name, RIGHT)
         axes.annotate(
-            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour, size=13
+            name, spot, xytext=offset, textcoords="offset points", ha=across, color=colour, size=14
         )
 
 

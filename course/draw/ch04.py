@@ -56,7 +56,7 @@ def two_clocks(path: Path) -> None:
     )
     with canvas(
         path,
-        (7.6, 6.6),
+        (6.9, 6.6),
         title="Short kernels wait for their orders, long ones for each other",
         caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch, H200.",
     ) as figure:
@@ -64,7 +64,7 @@ def two_clocks(path: Path) -> None:
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
-            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=13,
+            loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=14,
         )  # fmt: skip
         right_us = max(event.end_us for event in large) * 1.04
         for axes, events, what in ((above, small, "4 MiB"), (below, large, "64 MiB")):
@@ -100,7 +100,7 @@ def lanes(path: Path) -> None:
     told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel or copy": BLUE}
     with canvas(
         path,
-        (7.6, 6.4),
+        (6.9, 6.4),
         title="Two profiles: holes between kernels, and no holes",
         caption="Recorded by others (TraceLens), with PyTorch's profiler: 300 µs of each step.",
     ) as figure:
@@ -111,7 +111,7 @@ def lanes(path: Path) -> None:
                 *(Patch(color=colour, label=what) for what, colour in told.items()),
                 Patch(facecolor="white", edgecolor=GREY, label="CPU: Python itself"),
             ],
-            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=13,
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=14,
         )  # fmt: skip
         for axes, (name, (title, from_us)) in zip(both, RECORDED.items(), strict=True):
             events = [

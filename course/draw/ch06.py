@@ -27,19 +27,19 @@ def faults(path: Path) -> None:
     """A row for each fault: what its author believed, and what the replay meets."""
     with canvas(
         path,
-        (8, 7.8),
+        (6.9, 8.4),
         title="Eight times the recording was right, and then the world moved",
         caption="Drawn: what the author of each fault took for granted, and what a replay meets.",
     ) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
         top = len(FAULTS)
-        axes.set(xlim=(0, 8), ylim=(-0.1, top + 0.75))
+        axes.set(xlim=(0, 8.05), ylim=(-0.1, top + 0.75))
         for x, head in zip(COLUMNS, ("fault", "at the capture", "at a replay"), strict=True):
             axes.text(x, top + 0.35, head, weight="bold", va="center", size=15)
         for row, (fault, before, after) in enumerate(FAULTS):
             middle = top - row - 0.5
-            axes.text(0, middle, fill(fault, 15), va="center", weight="bold", size=14)
+            axes.text(0, middle, fill(fault, 13), va="center", weight="bold", size=14)
             _box(axes, COLUMNS[1], middle, before, BLUE)
             _box(axes, COLUMNS[2], middle, after, VERMILION)
             axes.add_patch(
@@ -51,9 +51,9 @@ def faults(path: Path) -> None:
 
 def _box(axes: Axes, left: float, middle: float, text: str, colour: str) -> None:
     axes.add_patch(
-        Rectangle((left, middle - 0.4), 2.7, 0.8, facecolor="white", edgecolor=colour, lw=2.5)
+        Rectangle((left, middle - 0.43), 2.7, 0.86, facecolor="white", edgecolor=colour, lw=2.5)
     )
-    axes.text(left + 0.12, middle, fill(text, 24), va="center", size=14)
+    axes.text(left + 0.12, middle, fill(text, 20), va="center", size=14)
 
 
 FIGURES = {"06-eight-faults.png": faults}

@@ -48,7 +48,7 @@ def work(path: Path) -> None:
         f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, which flatters the line "
         "without a cache."
     )
-    with canvas(path, (8, 10), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 9.6), title=title, caption=caption) as figure:
         left, right = figure.subplots(2, 1)
         ways = ((again, VERMILION, "without a cache"), (cached, BLUE, "with a cache"))
         for ops, colour, name in ways:
@@ -111,13 +111,13 @@ def layouts(path: Path) -> None:
     used = sum(lengths.values())
     padded = len(lengths) * LONGEST
     paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
-    title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
+    title = f"{used} tokens take {padded} places of a padded cache, {paged} of a paged one"
     caption = (
         f"Four requests grow in turns; blocks of {BLOCK_SIZE} tokens, texts of up to {LONGEST}. "
-        "A small box is one row: key and value of one token in one layer. Pale: reserved and "
+        "A small box is one place: key and value of one token in one layer. Pale: reserved and "
         "empty. White: free."
     )
-    with canvas(path, (9, 8.6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 8.4), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1, 1.5])
         _padded(above, lengths)
         _paged(below, pool, lengths)
@@ -128,7 +128,7 @@ def _padded(axes: Axes, lengths: dict[str, int]) -> None:
         for position in range(LONGEST):
             _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
-    axes.set_title(f"padded: {LONGEST} rows for each request, at a fixed place")
+    axes.set_title(f"padded: a row of {LONGEST} places for each request")
     _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
 
 
@@ -152,14 +152,14 @@ def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
         _cell(axes, x, -1.9 * line, GREY if block == NULL_BLOCK else colour(slot))
         if offset == 0:
             said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
-            note = f"block {block}{said.get(block, '')}"
-            axes.text(x, -1.9 * line + 0.9, note, size=13, va="bottom")
+            note = f"{block}{said[block]}" if block in said else f"block {block}"
+            axes.text(x, -1.9 * line + 0.9, note, size=14, va="bottom")
     axes.text(-0.8, -5.2, "block tables", weight="bold", va="top", size=14)
     for i, name in enumerate(lengths):
         said = f"{name}: {', '.join(map(str, pool.block_table(name)))}"
         at = i * (BLOCK_SIZE + 0.4)
-        axes.text(at, -6.2, said, color=COLOURS[name], weight="bold", va="top", size=15)
-    axes.set_title("paged: blocks from one pool, found through a table")
+        axes.text(at, -6.2, said, color=COLOURS[name], weight="bold", va="top", size=14)
+    axes.set_title("paged: blocks, found through a table")
     _blank(axes, (-3, LONGEST + 1.5), (-7.4, 1.8))
 
 

@@ -1,7 +1,7 @@
 """The last figure of chapter 7: tokens a second without pages, and what the reads are for.
 
-Left: throughput against batch for the requests of the shipped trace, by a static cache with and
-without graphs, and by the paged engine on the same cost model. Right: what columns are read for.
+Above: throughput against batch for the requests of the shipped trace, by a static cache with and
+without graphs, and by the paged engine on the same cost model. Below: what columns are read for.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def static_cache(path: Path) -> None:
     lost = speeds[64][PAGED] / speeds[64][GRAPHS]
     with canvas(
         path,
-        (8, 11),
+        (6.9, 10.6),
         title=f"A graph makes a static cache {gain:.0f} times faster for one request; for 64, "
         f"pages are {lost:.0f} times faster than a static cache in graphs",
         caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests of "

@@ -85,7 +85,7 @@ def ladder(path: Path) -> None:
     )
     padding, cliff = full / exact - 1, eager / full
     with canvas(
-        path, (11, 7.6),
+        path, (6.9, 8.2),
         title=f"A batch of {BATCH} runs at {rung}: {rung - BATCH} rows of padding cost "
         f"{padding:.1%}; without a graph its step takes {cliff:.0f} times as long",
         caption=f"{PREDICTED}: ladder of vLLM 0.33 for max_num_seqs 256; below, decode steps of "
@@ -118,7 +118,7 @@ def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
         ha="left", weight="bold", color=VERMILION,
     )  # fmt: skip
     axes.set_xlim(0, 64)
-    axes.set_ylim(0, None)
+    axes.set_ylim(0, 96)  # room for the legend
     axes.set_xlabel("batch (requests that decode together)")
     axes.set_ylabel("rows")
     axes.legend(loc="upper left")
@@ -132,7 +132,7 @@ def best_ladders(path: Path) -> None:
     points = [p for p in costs.curve(steps, len(OWN), top) if len(p.ladder) > 1]
     two = points[0]
     with canvas(
-        path, (9, 5.8),
+        path, (6.9, 5.4),
         title=f"Two rungs pad {two.waste.wasted_fraction:.0%} of the rows and "
         f"lose {lost(report, two.ladder):.1%} of the time",
         caption=f"{PREDICTED}: {sum(steps.values()):,} steps of up to {top} rows, a synthetic "

@@ -1,7 +1,7 @@
 """Third figure of chapter 8: where graphs of a ladder stand in memory, and what they add up to.
 
-Left: the bytes of the pool that the nodes of each graph name, for two orders of capture. Right: how
-the pool grows along vLLM's default ladder, for three ways of capturing it.
+Above: the bytes of the pool that the nodes of each graph name, for two orders of capture. Below:
+how the pool grows along vLLM's default ladder, for three ways of capturing it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def pools(path: Path) -> None:
     )
     caption = (
         "Addresses and bytes of the simulated allocator for qwen3-0.6b as full graphs, outputs and "
-        "activations; what the driver keeps for the nodes is left out. Left: rungs 64 to 512. "
-        f"Right: vLLM 0.33's default {len(ladder)} rungs. Not measured on a GPU."
+        "activations; what the driver keeps for the nodes is left out. Above: rungs 64 to 512. "
+        f"Below: vLLM 0.33's default {len(ladder)} rungs. Not measured on a GPU."
     )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
-        _map(left)
-        _growth(right, ladder)
+    with canvas(path, (6.9, 11), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1.1, 1])
+        _map(above)
+        _growth(below, ladder)
     Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # half the bytes
 
 
@@ -124,7 +124,7 @@ def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     ways = (
         ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
         ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool,\nlargest first", ladder[::-1], True, BLUE, "-", (31, 215)),
+        ("one pool,\nlargest first", ladder[::-1], True, BLUE, "-", (31, 260)),
     )
     for name, order, share, colour, style, at in ways:
         line = np.cumsum(captured(ladder, order, share=share)[1])

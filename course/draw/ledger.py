@@ -134,11 +134,11 @@ def draw(chapter: int, path: Path) -> None:
     newest = [bar for bar in known if bar.chapter == chapter] or known[-1:]
     first, last = known[0], min(known, key=lambda bar: bar.ms)
     title = "One token of Qwen3-0.6B: " + (
-        f"from {first.told} to {last.told}" if len(known) > 1 else first.told
+        f"{first.told.removesuffix(' ms')} to {last.told}" if len(known) > 1 else first.told
     )
     caption = "Predicted: an H200 in a usual server, one request, 512 tokens of context."
     tall, key = 1.1 + 0.6 * len(known), 0.35 * ((len(names) + 1) // 2)
-    with canvas(path, (8, 1.4 + tall + key), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 1.4 + tall + key), title=title, caption=caption) as figure:
         axes: Axes
         axes, below = figure.subplots(2, 1, height_ratios=[tall, max(key, 0.01)])
         below.set_axis_off()
@@ -160,7 +160,7 @@ def draw(chapter: int, path: Path) -> None:
         axes.grid(visible=False, axis="y")
         below.legend(
             handles=[Patch(color=colour, label=name) for colour, name in names],
-            loc="upper left", ncols=2, borderaxespad=0, handlelength=1.2, columnspacing=1,
+            loc="upper right", ncols=2, borderaxespad=0, handlelength=1.2, columnspacing=1,
         )  # fmt: skip
 
 

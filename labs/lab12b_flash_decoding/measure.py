@@ -68,7 +68,8 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
 
     parts = step_parts(config, StepShape.decode(reqs, context), "fused9")
     (moved,) = [op.bytes for op in parts.layer if op.name == "attention"]
-    moved += attention.bytes_of_partials(reqs, heads, splits)
+    # what splitting adds: the float32 partials, written once and read once (they stay in L2)
+    moved += 2 * reqs * heads.num_heads * splits * (heads.head_dim + 2) * 4
     ops = (OpCost("decode_attention", moved, 0, kind="attention"),)
     return Case(f"{reqs} × {context:,} tokens, {splits} splits", ops, calls)
 

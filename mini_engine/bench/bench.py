@@ -3,17 +3,15 @@
 In:  a `Bench`, weights, a point, variants. Out: one row per variant, yielded as soon as it is
      known, so that an interrupted run keeps what it has measured.
 
-Each (shape, batch, context) gets one `DecodeSetup`. Then, for each variant: can it run here?
-prepare; the gate; laps in turns with the anchor, AB BA; what the simulator predicts. Only dependent
-decode steps are timed: the sampled token is fed back on the device, and no lap contains a prefill,
-a copy from the host or a read-back. The prediction leaves those out, too.
-
     bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
     rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
     rows = list(bench.profiled(weights, rows))    # kernels, launches: when every time was taken
 
-The profiler counts kernels and launches, and a process that has loaded it launches more slowly from
-then on. So it counts when nothing is left to time. What it saw can be kept, for `trace --recorded`.
+For each variant: can it run here? prepare; the gate; laps in turns with the anchor, AB BA; what the
+simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
+device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
+those out, too. A process that has loaded the profiler launches more slowly from then on, so it
+counts when nothing is left to time; what it saw can be kept, for `trace --recorded`.
 """
 
 from __future__ import annotations
@@ -109,8 +107,13 @@ class Bench:
             kernels, launches = counted_by_profiler(self.backend, variant.step, kept)
             variant.release()
             _clean(self.backend, row.variant)
-            without = without_graph(VARIANTS[row.variant].mode, launches)
-            yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=without)
+            # Where torch.compile thinks that a graph would not be safe, "reduce-overhead" goes on
+            # without one: the step is right, and slow. A baseline that ran like that is none for
+            # graphs. TORCH_LOGS=perf_hints has the reasons.
+            graphed = VARIANTS[row.variant].mode == "full"
+            without = graphed and launches is not None and launches > MOST_LAUNCHES
+            told = f"{launches} launches" if without else ""
+            yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=told)
 
     def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
         """Room for laps of so many steps, and for the gate."""
@@ -247,9 +250,6 @@ def _clean(backend: GraphBackend, name: str) -> None:
         ) from None
 
 
-# ---------------------------------------------------------------- did it run as one graph?
-
-
 def counted_by_profiler(
     backend: GraphBackend, call: Callable[[], object], kept: Path | None = None
 ) -> tuple[int | None, int | None]:
@@ -270,14 +270,3 @@ def counted_by_profiler(
         profiler.export_chrome_trace(str(path))
         kernels, launches = counted(events_of_profile(json.loads(path.read_text())["traceEvents"]))
     return kernels or None, launches or None
-
-
-def without_graph(mode: Mode, launches: int | None) -> str:
-    """How many launches a step took that claims a graph and did not run as one; else nothing.
-
-    `torch.compile(mode="reduce-overhead")` compiles a step without a graph where it thinks that one
-    would not be safe, and goes on: the step is right, and slow. A baseline that ran like that is no
-    baseline for graphs. TORCH_LOGS=perf_hints has the reasons.
-    """
-    without = mode == "full" and launches is not None and launches > MOST_LAUNCHES
-    return f"{launches} launches" if without else ""

@@ -8,9 +8,9 @@ dispatcher: the CPU pays for the launch alone. On the emulator it adds a number,
 
 What PDL (programmatic dependent launch) saves is measured with a real but small kernel, the RMSNorm
 of one row, in a chain in which each node reads what the last one wrote. Two graphs of it, without
-PDL and with it, are replayed in turns, each from an idle device until it is idle again. Back to
-back with itself the next replay would begin inside the last one, and that overlap would count as
-saved."""
+PDL and with it, are replayed in turns, each from an idle device until it is idle again: the next
+replay would begin inside the last one, and that overlap would count as saved.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import torch
 
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import line_fit, median_interval
-from mini_engine.bench.timing import device_us, host_us, paired_laps, spin
+from mini_engine.bench.timing import device_us, host_us, spin
 from mini_engine.bench.variants import OursEager, no_kernels
 from mini_engine.cuda.generate import no_pdl
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
@@ -201,41 +201,27 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
     names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
     if reason := no_kernels(backend) or no_pdl(backend):
         return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}
-    plain, early = (NormChain(backend, nodes, pdl=pdl) for pdl in (False, True))
-    spin(backend, plain.step)
-    ones, others = (
-        [lap.event_us for lap in laps]
-        for laps in paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
-    )
-    for chain in (plain, early):
-        chain.graph.reset()
-    saved = [one - other for one, other in zip(ones, others, strict=True)]
-    return dict(zip(names, map(_median, (ones, others, saved)), strict=True))
+    from mini_engine.cuda.kernels.norm import rms_norm
 
+    # One row of 1,024: one program, one pass, nothing that memory would slow down. Back and forth
+    # between two rows, for the norm of a norm is the same row.
+    rows = torch.ones((2, 1, 1024), device=backend.device, dtype=torch.bfloat16)
+    weight = torch.ones(1024, device=backend.device, dtype=torch.bfloat16)
 
-class NormChain:
-    """A graph of norms of one row, back and forth between two rows: the norm of a norm is the same
-    row. For `timing`, each norm is a step."""
-
-    def __init__(self, backend: GraphBackend, nodes: int, *, pdl: bool) -> None:
-        from mini_engine.cuda.kernels.norm import rms_norm
-
-        width = 1024  # one program, one pass, nothing that memory would slow down
-        rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
-        weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
+    def chain(pdl: bool) -> Graph:
         turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
-
-        def work(_: int) -> None:
-            rms_norm(*next(turn), weight, 1e-6, pdl)
-
-        work(0)  # not to be compiled inside the capture
+        rms_norm(*next(turn), weight, 1e-6, pdl)  # not to be compiled inside the capture
         backend.synchronize()
-        self.steps_a_call, self.work = nodes, work  # which holds what the graph reads and writes
-        self.graph, _, _ = captured(backend, work, nodes, 0)
-        self.step = self.graph.replay
+        return captured(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes, 0)[0]
 
-    def rewind(self) -> None:
-        """Nothing to put back: every call does the same."""
+    graphs = chain(pdl=False), chain(pdl=True)
+    spin(backend, graphs[0].replay)
+    pairs = [[device_us(backend, graph.replay, 1, 1)[0] / nodes for graph in graphs]
+             for _ in range(rounds)]  # fmt: skip
+    for graph in graphs:
+        graph.reset()
+    saved = [without - with_it for without, with_it in pairs]
+    return dict(zip(names, map(_median, (*zip(*pairs, strict=True), saved)), strict=True))
 
 
 def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:

@@ -21,7 +21,7 @@ from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.weights import QUANTS, LayerWeights, Weights
+from mini_engine.cuda.weights import QUANTS, Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import scale_for
 from mini_engine.step.storage import Stored, stored_as
@@ -204,16 +204,7 @@ def stored_in(config: ModelConfig, name: str | None) -> Stored:
 
 def as_float32(weights: Weights) -> Weights:
     """The same numbers, wider; a quantised weight stays, and is written out as wide as x."""
-
-    def layer(one: LayerWeights) -> LayerWeights:
-        parts = {name: part for name, part in vars(one).items() if isinstance(part, Tensor)}
-        return replace(one, **{name: part.float() for name, part in parts.items()})
-
     embed, head = weights.embed.float(), weights.lm_head
-    return replace(
-        weights,
-        embed=embed,
-        layers=tuple(layer(one) for one in weights.layers),
-        final_norm=weights.final_norm.float(),
-        lm_head=embed if head is weights.embed else head.float(),
-    )
+    wide = weights.mapped(lambda _, x: x.float() if isinstance(x, Tensor) else x)
+    head = embed if head is weights.embed else head.float()
+    return replace(wide, embed=embed, final_norm=weights.final_norm.float(), lm_head=head)

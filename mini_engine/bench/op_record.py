@@ -10,17 +10,13 @@ here is ever bound by them. A few ops (a long argmax) launch two kernels; they c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mini_engine.cuda.attention import Attend, Attention
-from mini_engine.cuda.inputs import StepInputs
 from mini_engine.step.kernels import OpCost
 from mini_engine.step.ops import Kind
 
@@ -39,12 +35,16 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ops: list[OpCost] = []
         self._live = False
 
-    @contextmanager
-    def live(self) -> Iterator[None]:
-        """Marks the ops of the body as live: they stay out of piecewise graphs."""
-        before, self._live = self._live, True
-        yield
-        self._live = before
+    def live(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, with its ops marked as live: they stay out of piecewise graphs."""
+
+        def run(*args: Any) -> Any:
+            self._live = True
+            result = function(*args)
+            self._live = False
+            return result
+
+        return run
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -59,24 +59,6 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 flops = 2 * written[0].numel() * given[-1].shape[-2]
             self.ops.append(OpCost(name, moved, flops, self._live, _kind(name)))
         return out
-
-
-@dataclass(frozen=True)
-class WatchedAttention:
-    """An `Attention` whose ops are recorded as live."""
-
-    attention: Attention
-    recorder: OpRecorder
-
-    def begin(self, inputs: StepInputs) -> Attend:
-        with self.recorder.live():
-            attend = self.attention.begin(inputs)
-
-        def live(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
-            with self.recorder.live():
-                return attend(q, keys, values, scales)
-
-        return live
 
 
 def _tensors(values: Any) -> list[Tensor]:

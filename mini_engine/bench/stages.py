@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 from mini_engine.files import read_object, typed, write_whole
 
@@ -43,8 +42,7 @@ class Stage:
 
     name: str
     teaches: str  # one line
-    estimate_s: float  # on one H200 that starts cold; no GPU has run it yet
-    deadline_s: float
+    deadline_s: float  # on one H200 that starts cold; no GPU has run it yet
     commands: tuple[str, ...]
 
 
@@ -84,26 +82,26 @@ def stages_for(device: str) -> list[Stage]:
                  f"--evidence {FOLDER}/calibration.json")  # fmt: skip
     which = "-m 'gpu and not gpu_slow' tests/cuda tests/bench" if real else REHEARSED
     tests = f"-m pytest -p no:cacheprovider -vv --tb=short {which}"
-    # The estimates: 9 s until a process has torch and the GPU; 2 s for a model's weights and their
+    # The deadlines: 9 s until a process has torch and the GPU; 2 s for a model's weights and their
     # copy in float32; 15 s for Triton to compile a model's kernels, once; 4 s for an arm's gate and
-    # laps, 7 s for an eager one; a compiler's arm 25 s.
+    # laps, 7 s for an eager one; a compiler's arm 25 s. Then something to spare: 540 s in all.
     return [
         Stage("environment", "which machine this is, its driver, compilers and packages",
-              10, 20, ("-m torch.utils.collect_env",)),
+              20, ("-m torch.utils.collect_env",)),
         Stage("design", "how long a step of our one design takes, on three models",
-              9 + 3 * (2 + 15 + 4), 80, (bench(best, three, gate_steps=32),)),
+              80, (bench(best, three, gate_steps=32),)),
         Stage("baselines", "what a graph takes off the step, and transformers beside it",
-              9 + 2 * (2 + 4 + 7 + 7), 65, (bench("ours-graph,ours-eager,hf-eager", two),)),
+              65, (bench("ours-graph,ours-eager,hf-eager", two),)),
         Stage("ideas", "what each idea buys: without PDL, nine kernels, eight steps a graph",
-              9 + 2 + 15 + 3 * 4, 55, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
+              55, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
         Stage("calibrate", "what card and host charge: a card and a host to predict with",
-              40, 60, (calibrate,)),
-        Stage("pytest", "what is wrong", 60, 90, (tests,)),
+              60, (calibrate,)),
+        Stage("pytest", "what is wrong", 90, (tests,)),
         Stage("compile", "what torch.compile reaches on the same machine",
-              9 + 2 + 2 * 25, 80, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
+              80, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
         Stage("batches", "larger batches, weights and cache in few bits",
-              80, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
-                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32))),
+              90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
+                   bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32))),
     ]  # fmt: skip
 
 
@@ -124,7 +122,8 @@ def run(
     outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + seconds
-    signal.signal(signal.SIGTERM, _interrupt)  # which a lender of machines sends
+    # a lender of machines sends SIGTERM: the same as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # twice through the stages: what was cut or has failed gets another chance behind the others
     for stage in [*stages, *stages]:
         left = min(stage.deadline_s, ends - time.monotonic())
@@ -178,7 +177,3 @@ def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
             if code:
                 failed = failed or f"{' '.join(words[:3])} ended with code {code}"
     return (FAILED, f"{failed}: see {stage.name}.txt") if failed else (DONE, "")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

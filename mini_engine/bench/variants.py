@@ -18,13 +18,14 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mini_engine.bench.decode_setup import FORMATS, DecodeSetup, Variant, in_format, stored_in
-from mini_engine.bench.op_record import OpRecorder, WatchedAttention
+from mini_engine.bench.op_record import OpRecorder
 from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
@@ -134,10 +135,11 @@ class OursPiecewise(_Captured):
 
     def ops(self) -> list[OpCost]:
         recorder = OpRecorder()
+        begin = recorder.live(self.setup.attention.begin)
+        watched = SimpleNamespace(begin=lambda inputs: recorder.live(begin(inputs)))
         with recorder:
-            hidden = self.model.body(self.inputs, WatchedAttention(self.setup.attention, recorder))
-            with recorder.live():
-                self.model.next_step(hidden, self.inputs)
+            hidden = self.model.body(self.inputs, watched)
+            recorder.live(self.model.next_step)(hidden, self.inputs)
         return recorder.ops
 
 

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     room = check_batch(shape, spec, 1, context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
-        style=spec.ops, context=context, max_batch=min(args.max_batch, room), stored=stored,
+        context=context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
     if out:
         plots.itl_curve(curve, out)
@@ -82,9 +82,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "capture_sizes": sizes,
         "room": room,
         "crossover_batch": curve.crossover,
-        "crossover_interval": [
-            crossover_batch(shape, on, spec.ops, context, stored) for on in hosts
-        ],
+        "crossover_interval": [crossover_batch(shape, on, context, stored) for on in hosts],
         "batch_1": {
             mode: options.interval(spec, getattr(first, way).itl_us, mode, 1, first.floor_us)
             for mode, way in WAYS.items()

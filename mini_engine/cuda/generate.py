@@ -1,12 +1,9 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
-
 On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
-steps are our kernels': five a layer, with programmatic dependent launch where the card has it; on a
-CPU their PyTorch references, or with TRITON_INTERPRET=1 themselves, in Triton's interpreter. Where
-something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
-line says so.
+steps are our kernels': five a layer, with programmatic dependent launch where the card has it.
+Where something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and
+one line says so.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -69,7 +67,7 @@ class Generation:
     report: CaptureReport
 
 
-def open_tokenizer(model: str) -> Tokenizer:
+def open_tokenizer(model: str | Path) -> Tokenizer:
     """The tokenizer of a folder or hub id."""
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
@@ -95,10 +93,10 @@ def generate(
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
     the first prompt's; `requests_for` says what the seeds of the others are.
 
-    It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory, than `kernels` a layer (0: the plain model), or than so many steps
-    a replay. kv_dtype: "fp8", or "auto" for that of the weights. `quant` ("int8", "int4"): the
-    layers' matrices are quantised as they are read.
+    `tell` is given a line where this machine has less than a GPU with bf16 and enough memory, than
+    `kernels` a layer (0: the plain model), or than so many steps a replay. kv_dtype: "fp8", or
+    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
+    they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
@@ -106,8 +104,7 @@ def generate(
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
-    config = ModelConfig.from_folder(folder)
-    tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)
+    config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
     limits = limits_for(config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = with_blocks_for(limits, requests)
@@ -119,14 +116,12 @@ def generate(
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     weights = load_weights(config, folder, backend.device, dtype, quant)
-    scales = measured_scales(weights) if kv_dtype == "fp8" else ()
-    cache = KVCache.allocate(
-        config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
-    )
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    model = decoding_model(weights, cache, backend, kernels, tell)
-    runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
+    drawn = sampling.temperature > 0
+    runner = runner_of(
+        weights, limits, dispatcher, backend, kernels, tell, kv_dtype, sampling=drawn
+    )
     report = runner.capture()
     for line in report.lines():
         tell(line)
@@ -138,8 +133,8 @@ def generate(
         config.name,
         str(backend.device),
         mode_of(dispatcher),
-        kernels_of(model, mode),
-        getattr(model, "pdl", False),
+        kernels_of(runner.model, mode),
+        getattr(runner.model, "pdl", False),
         steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
@@ -172,14 +167,34 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
     return torch.bfloat16
 
 
+def runner_of(
+    weights: Weights,
+    limits: SchedulerLimits,
+    dispatcher: GraphDispatcher,
+    backend: GraphBackend,
+    kernels: Kernels,
+    tell: Tell,
+    kv_dtype: str = "auto",
+    *,
+    sampling: bool = False,
+) -> TorchRunner:
+    """A runner over a cache of its own, with nothing captured."""
+    table, scales = weights.embed, measured_scales(weights) if kv_dtype == "fp8" else ()
+    cache = KVCache.allocate(
+        weights.config, limits.num_blocks, limits.block_size, table.device, table.dtype, scales
+    )
+    model = decoding_model(weights, cache, backend, kernels, tell)
+    return TorchRunner(model, limits, dispatcher, backend, sampling=sampling)
+
+
 def decoding_model(
     weights: Weights, cache: KVCache, backend: GraphBackend, kernels: Kernels, tell: Tell
 ) -> Model:
     """The model with so many kernels a layer, or the plain one and a line why."""
-    if kernels == 0:
-        return Model(weights, cache)
-    if reason := why_plain(weights.config, backend, kernels):
+    if kernels and (reason := why_plain(weights.config, backend, kernels)):
         tell(f"{reason}: the plain model runs")
+        kernels = 0
+    if not kernels:
         return Model(weights, cache)
     from mini_engine.cuda.fused import FusedModel
 
@@ -192,7 +207,7 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
         return reason
     if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:
         return f"{torch.cuda.get_device_name()} is sm_{have[0]}{have[1]}, and Triton needs sm_80"
-    # `Heads.of` in kernels/paged.py, and half a head in kernels/fused_attention.py
+    # `tl.dot` sums over 16 or more, and products of the fused attention run over half a head
     least, head_dim = 32 if kernels == 5 else 16, config.head_dim
     if head_dim < least or head_dim & (head_dim - 1):
         return f"head_dim {head_dim} is no power of two of {least} or more, which kernels need"
@@ -220,12 +235,9 @@ def no_pdl(backend: GraphBackend) -> str | None:
     """Why programmatic dependent launch cannot run here, in one line; None where it can."""
     if reason := no_triton():
         return reason
-    if backend.emulated:
-        return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"
-    major, minor = torch.cuda.get_device_capability(backend.device)
-    if major < 9:
-        return f"sm_{major}{minor} has no programmatic dependent launch: this variant needs sm_90"
-    return None
+    from mini_engine.cuda.kernels.launch import why_no_pdl
+
+    return why_no_pdl(backend.device)
 
 
 def limits_that_fit(

@@ -51,10 +51,8 @@ class StaticInputs:
         self._whole = self._views(self._device)
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The buffers, cut to a step of this size: the same addresses at every call.
-
-        Raises ValueError for a size that the buffers cannot hold.
-        """
+        """The buffers, cut to a step of this size: the same addresses at every call. ValueError for
+        a size that they cannot hold."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
             raise ValueError(
@@ -73,11 +71,9 @@ class StaticInputs:
         self._device.zero_()
 
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
-        """Put the batch into the buffers, padded with zeros to this size; returns their view.
-
-        The copy is queued on the current stream; the host does not wait for it. Raises ValueError
-        when the batch is larger than the size, or the size larger than the buffers.
-        """
+        """Put the batch into the buffers, padded with zeros to this size; returns their view. The
+        copy is queued on the current stream; the host does not wait for it. ValueError when the
+        batch is larger than the size, or the size larger than the buffers."""
         step = self.view(num_tokens, num_reqs)
         if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
             raise ValueError(

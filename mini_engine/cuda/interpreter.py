@@ -39,20 +39,22 @@ def install_bf16_guard() -> None:
     """Patch the interpreter of this process, once. Call before any kernel runs."""
     from triton.runtime import interpreter
 
-    builder = interpreter.InterpreterBuilder
+    builder, reductions = interpreter.InterpreterBuilder, interpreter.ReduceOps
     if getattr(builder, "honest_bf16", False):
         return
     builder.honest_bf16 = True
-    _widen_dot(builder, interpreter.TensorHandle)
-    _round_cast(builder, interpreter.TensorHandle)
-    _add_constants(builder, interpreter.TensorHandle)
+    _mend_bf16(builder, interpreter.TensorHandle)
     for name in dir(builder):
         if name in _GUARDED or name.startswith(_GUARDED_PREFIXES):
             setattr(builder, name, _refuse_bf16(name, getattr(builder, name)))
-    _guard_reductions(interpreter.ReduceOps)
+    reductions.apply_impl = _refuse_bf16("a reduction", reductions.apply_impl)
     _mend_index(interpreter)
     _patch_once(interpreter)
-    _leave_out_overflow(interpreter)
+    # Triton does each sum of integers in 64 bits, too, and drops what it finds: without
+    # `options.debug` nothing is asserted.
+    made = interpreter.interpreter_builder
+    if not made.options.debug:
+        made.options = replace(made.options, sanitize_overflow=False)
 
 
 def round_to_bf16(values: np.ndarray) -> np.ndarray:
@@ -73,7 +75,8 @@ def _is_bf16(value: Any) -> bool:
 
 def _refuse_bf16(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **options: Any) -> Any:
-        if any(_is_bf16(arg) for arg in args):
+        tiles = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
+        if any(map(_is_bf16, tiles)):
             raise TypeError(
                 f"{name} on bf16 is garbage in the interpreter: cast to tl.float32 after the load"
             )
@@ -82,52 +85,27 @@ def _refuse_bf16(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _widen_dot(builder: Any, handle: Any) -> None:
-    inner = builder.create_dot
+def _mend_bf16(builder: Any, handle: Any) -> None:
+    """Dots, casts and constants."""
+    dot, cast = builder.create_dot, builder.cast_impl
 
     def widened(tile: Any) -> Any:
         return handle(widen_bf16(tile.data), tl.float32) if _is_bf16(tile) else tile
-
-    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return inner(self, widened(a), widened(b), *rest)
-
-    builder.create_dot = create_dot
-
-
-def _round_cast(builder: Any, handle: Any) -> None:
-    inner = builder.cast_impl
 
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
             return handle(round_to_bf16(source.data), tl.bfloat16)
         if _is_bf16(source) and target.scalar == tl.float32:
-            return handle(widen_bf16(source.data), tl.float32)
-        return inner(self, source, target)
+            return widened(source)
+        return cast(self, source, target)
 
+    builder.create_dot = lambda self, a, b, *rest: dot(self, widened(a), widened(b), *rest)
     builder.cast_impl = cast_impl
-
-
-def _add_constants(builder: Any, handle: Any) -> None:
-    """Triton's own has numbers of every type but this one, and so `x * 0.5` of a bf16 tile ended in
-    an AttributeError before the operation could be refused."""
-
-    def get_bf16(_: Any, value: float) -> Any:
-        return handle(round_to_bf16(np.array([value], np.float32)), tl.bfloat16)
-
-    builder.get_bf16 = get_bf16
-
-
-def _guard_reductions(reductions: Any) -> None:
-    inner = reductions.apply_impl
-
-    def apply_impl(self: Any, tiles: Any) -> Any:
-        if any(_is_bf16(tile) for tile in (tiles if isinstance(tiles, tuple) else (tiles,))):
-            raise TypeError(
-                "a reduction of bf16 is garbage in the interpreter: cast to tl.float32 first"
-            )
-        return inner(self, tiles)
-
-    reductions.apply_impl = apply_impl
+    # Triton's own has numbers of every type but this one, and so `x * 0.5` of a bf16 tile ended in
+    # an AttributeError before the operation could be refused.
+    builder.get_bf16 = lambda _, value: handle(
+        round_to_bf16(np.array([value], np.float32)), tl.bfloat16
+    )
 
 
 def _mend_index(interpreter: Any) -> None:
@@ -158,11 +136,3 @@ def _patch_once(interpreter: Any) -> None:
         return scope
 
     interpreter._patch_lang = patch_lang
-
-
-def _leave_out_overflow(interpreter: Any) -> None:
-    """Triton does each sum of integers in 64 bits, too, and drops what it finds: without
-    `options.debug` nothing is asserted."""
-    builder = interpreter.interpreter_builder
-    if not builder.options.debug:
-        builder.options = replace(builder.options, sanitize_overflow=False)

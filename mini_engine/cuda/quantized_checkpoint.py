@@ -27,8 +27,8 @@ SYMMETRIC = 8  # the zero of a symmetric weight
 def quantized_rows(
     kind: StoredQuantization,
     tensors: Mapping[str, Tensor],
-    names: Sequence[str],
     device: torch.device,
+    names: Sequence[str],
 ) -> QuantizedMatrix:
     """The matrices of these names ("….weight"), row under row. Where all their zeros are 8, they
     are left out. Raises ValueError for inputs that are not in order (act-order)."""
@@ -49,7 +49,7 @@ def _unpacked(
         codes = codes.flatten(1)
     else:
         _check_order(kind, tensors, base, len(words) * 8)
-        codes = _codes(words[:, None], dim=1).flatten(0, 1)
+        codes = _outputs(words).transpose(1, 2).flatten(0, 1)
         zeros = _outputs(zeros + 0x11111111 * kind.zeros_are_less_by)
     width = len(codes)
     spread = [_spread(t, kind.group_size, width) for t in (scales, zeros.flatten(1))]
@@ -58,14 +58,8 @@ def _unpacked(
 
 def _outputs(words: Tensor) -> Tensor:
     """(n, words) -> (n, words, 8): the codes of each word, the lowest bits first."""
-    return _codes(words[..., None], dim=2)
-
-
-def _codes(words: Tensor, dim: int) -> Tensor:
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
-    shape = [1] * words.dim()
-    shape[dim] = 8
-    return ((words >> shifts.view(shape)) & 15).to(torch.uint8)
+    return ((words[..., None] >> shifts) & 15).to(torch.uint8)
 
 
 _AWQ_PLACES = [AWQ_ORDER.index(output) for output in range(8)]

@@ -20,7 +20,6 @@ as it lies. A segment of int4 is a group. Beyond K a segment is filled up with z
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -45,18 +44,9 @@ class QuantizedMatrix:
         return len(self.packed), self.width
 
     @property
-    def words_of_row(self) -> int:
-        return -(-self.width // (32 // self.bits * WORDS)) * WORDS
-
-    @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None, int]:
         """What an op takes: its schema knows no dataclass."""
         return self.packed, self.scales, self.zeros, self.bits
-
-    @property
-    def nbytes(self) -> int:
-        """Of all its tensors."""
-        return sum(t.nbytes for t in (self.packed, self.scales, self.zeros) if t is not None)
 
 
 Matrix = Tensor | QuantizedMatrix  # of a layer
@@ -80,7 +70,7 @@ def quantized(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> QuantizedM
     columns; without zeros they are 8."""
     packed_zeros = None if zeros is None else _pack_zeros(zeros.to(torch.uint8))
     words = _pack(codes.to(torch.uint8), 4)
-    return QuantizedMatrix(words, scales.to(torch.float16), packed_zeros, 4, codes.shape[1])
+    return QuantizedMatrix(words, scales.half(), packed_zeros, 4, codes.shape[1])
 
 
 def dequantized(matrix: QuantizedMatrix) -> Tensor:
@@ -126,7 +116,7 @@ def _divisor(scale: Tensor) -> Tensor:
 
 def _in_groups(rows: Tensor, size: int) -> Tensor:
     """(N, K) as (N, groups, size), filled up with zeros."""
-    missing = ceil(rows.shape[1] / size) * size - rows.shape[1]
+    missing = -rows.shape[1] % size
     return torch.nn.functional.pad(rows, (0, missing)).view(len(rows), -1, size)
 
 

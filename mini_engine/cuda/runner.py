@@ -4,13 +4,13 @@ In: `execute(batch, descriptor)`. Out: one token for each request that reached i
 
 The dispatcher chooses one of three ways to run a batch: NONE runs every op from Python, unpadded;
 FULL replays one graph of body and head; PIECEWISE replays the pieces of the body with live
-attention between them, then runs the head. On a GPU the graphs are real, on a CPU emulated.
+attention between them, then runs the head.
 
 A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
-graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
-of these rungs, which runs so many steps. A prompt of which one token is left is no decode. The
-block before it may be another request's, who fills it in this very step (engine/prefix_cache.py,
-rule 2), and in a kernel that stores K and V and attends, no row may read what another one writes.
+graphs that are for decodes alone, of one step and of `limits.steps_per_replay`. A prompt of which
+one token is left is no decode. The block before it may be another request's, who fills it in this
+very step (engine/prefix_cache.py, rule 2), and in a kernel that stores K and V and attends, no row
+may read what another one writes.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class TorchRunner:
         # would share nothing between two.
         self.pool, stream = backend.graph_pool_handle(), backend.Stream()
         self.piecewise = PiecewiseGraphRunner(
-            backend, self._piecewise_forward, pieces, self.pool, stream
-        )
+            backend, lambda rung, attention: self.model.body(self._inputs_of(rung), attention),
+            pieces, self.pool, stream,
+        )  # fmt: skip
         mixed = [] if dispatcher.mode.separate_routine() else full
         self.mixed = GraphRunner(backend, self._mixed_forward, mixed, self.pool, stream)
         decodes = [rung for rung in full if rung <= limits.max_num_seqs]
@@ -164,9 +165,6 @@ class TorchRunner:
         """Those that the mode has a use for, in the order of capture."""
         ladders = (self.piecewise, self.mixed, self.full, self.several)
         return tuple(graphs for graphs in ladders if graphs.rungs)
-
-    def _piecewise_forward(self, rung: int, attention: Attention) -> Tensor:
-        return self.model.body(self._inputs_of(rung), attention)
 
     def _mixed_forward(self, rung: int) -> Tensor:
         """A step of any mix of prompts and decodes, with an attention whose shapes are fixed."""

@@ -73,17 +73,12 @@ class SeededSampler:
         self._buffer.copy_(host)  # from pageable memory: the host waits until it has been read
 
     def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:
-        temperatures, _, _, _, seeds = self.rows(len(logits))
-        scores = scores_reference(logits, self.cutoffs(logits), temperatures, seeds, context_lens)
+        temperatures, top_ps, log_min_ps, top_ks, seeds = self.rows(len(logits))
+        cutoffs = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
+        scores = scores_reference(logits, cutoffs, temperatures, seeds, context_lens)
         return scores.argmax(-1).to(torch.int32)
 
-    def cutoffs(self, logits: Tensor) -> Tensor:
-        """The smallest logit of each row that may be drawn, (R,) float32."""
-        temperatures, top_ps, log_min_ps, top_ks, _ = self.rows(len(logits))
-        return cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
-
-    def rows(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def rows(self, count: int) -> tuple[Tensor, ...]:
         """Of the first rows: temperatures, top_ps, log_min_ps (float32), top_ks, seeds (int32)."""
-        first = slice(count)
-        floats = self.temperatures[first], self.top_ps[first], self.log_min_ps[first]
-        return *floats, self.top_ks[first], self.seeds[first]
+        every = self.temperatures, self.top_ps, self.log_min_ps, self.top_ks, self.seeds
+        return tuple(one[:count] for one in every)

@@ -5,15 +5,15 @@ Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and ga
 
 Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
 memory holds the model and never more than one tensor beside it. With `quant` ("int8", "int4") the
-matrices of the layers are quantised, each as soon as it is whole, so one plain matrix is held
-beside what is done; embedding and head stay plain. A checkpoint of AWQ or GPTQ is quantised
-already (quantized_checkpoint.py).
+matrices of the layers are quantised, each as soon as it is whole; embedding and head stay plain. A
+checkpoint of AWQ or GPTQ is quantised already (quantized_checkpoint.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,15 @@ class Weights:
     def quantized(self) -> bool:
         return not isinstance(self.layers[0].qkv, Tensor)
 
+    def mapped(self, change: Callable[[str, Any], Any]) -> Weights:
+        """These weights after `change(field, value)` of each field of a layer; all else is kept."""
+        layers = [{name: change(name, value) for name, value in vars(layer).items()}
+                  for layer in self.layers]  # fmt: skip
+        return replace(self, layers=tuple(LayerWeights(**fields) for fields in layers))
+
     def as_quantized(self, quant: str) -> Weights:
         """These weights with quantised matrices; all else is shared."""
-
-        def stored(layer: LayerWeights) -> LayerWeights:
-            fields: dict[str, Any] = {n: _stored_as(quant, getattr(layer, n)) for n in MATRICES}
-            return replace(layer, **fields)
-
-        return replace(self, layers=tuple(stored(layer) for layer in self.layers))
+        return self.mapped(lambda name, x: _stored_as(quant, x) if name in MATRICES else x)
 
 
 def load_weights(
@@ -93,10 +94,12 @@ def load_weights(
     already."""
     stored = stored_tensors(config, folder)
 
-    def fill(name: str, rows: Tensor) -> None:
-        rows.copy_(as_tensor(stored[name]))
-        least, most = torch.aminmax(rows)
+    def checked(name: str, numbers: Tensor) -> None:
+        least, most = torch.aminmax(numbers)
         check_numbers(stored[name], float(least), float(most))
+
+    def fill(name: str, rows: Tensor) -> None:
+        checked(name, rows.copy_(as_tensor(stored[name])))
 
     kind = config.quantization
     if kind is None:
@@ -107,16 +110,11 @@ def load_weights(
             f"{quant}"
         )
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
-
     for name, tensor in tensors.items():
         if name.endswith(".scales"):  # a NaN in one makes every token NaN
-            least, most = torch.aminmax(tensor)
-            check_numbers(stored[name], float(least), float(most))
-
-    def matrix(names: Sequence[str]) -> QuantizedMatrix:
-        return quantized_rows(kind, tensors, names, device)
-
-    return _assemble(config, device, dtype, fill, matrix=matrix)
+            checked(name, tensor)
+    read = partial(quantized_rows, kind, tensors, device)
+    return _assemble(config, device, dtype, fill, matrix=read)
 
 
 def random_weights(

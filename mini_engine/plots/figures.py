@@ -50,7 +50,7 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
     caption = (
         f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, host {curve.host}, engine "
-        f"{curve.engine}, op list {curve.style}, {curve.context:,} tokens of context each. Graphs "
+        f"{curve.engine}, op list {curve.ops}, {curve.context:,} tokens of context each. Graphs "
         f"run padded, at the next of {len(curve.ladder)} rungs; above {curve.ladder.top}, eager."
     )
     batches = [point.batch for point in curve.points]

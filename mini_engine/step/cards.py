@@ -211,7 +211,7 @@ class DeviceSpec:
 
     def on_host(self, factor: float) -> DeviceSpec:
         """The same, fed by a host that takes `factor` times as long for each op."""
-        times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if _OP in parts}
+        times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if "op_us" in parts}
         return replace(self, **times)
 
     @property
@@ -226,7 +226,7 @@ class DeviceSpec:
         """
         if figure not in FACTORS:
             raise ValueError(f"no figure {figure!r}: use one of {', '.join(FACTORS)}")
-        factors = [(self.sheets[kind], name) for kind, name in FACTORS[figure] if self.sheets]
+        factors = [(self.sheets[HOME[name]], name) for name in FACTORS[figure] if self.sheets]
         figures = [sheet.figures[name] for sheet, name in factors]
         if not figures or math.prod(one.value for one in figures) != getattr(self, figure):
             return "set by the program: not from a file"
@@ -239,25 +239,20 @@ class DeviceSpec:
         return f"derived: {' x '.join(said)}"
 
 
-_OP = ("host", "op_us")
+HOME = {figure: kind for kind, rules in FIGURES.items() for figure in rules}
 # Each figure of a spec, and the figures of the files that it is, or whose product it is.
-FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    **{
-        name: ((kind, name),)
-        for kind, rules in FIGURES.items()
-        for name in rules
-        if name in DeviceSpec.__annotations__
-    },
-    "cpu_launch_us": (("host", "launch_us"),),
-    "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
-    "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
-    "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
-    "cpu_op_us": (("engine", "kernel_ops"), _OP),
-    "live_op_us": (("engine", "live_ops"), _OP),
-    "torch_op_us": (_OP,),
-    "host_step_us": (("engine", "step_ops"), _OP),
-    "ahead_us": (("engine", "ahead_ops"), _OP),
-    "request_us": (("engine", "request_ops"), _OP),
+FACTORS: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in HOME if name in DeviceSpec.__annotations__},
+    "product_gb_s": ("bandwidth_gb_s", "product_share"),
+    "attention_gb_s": ("bandwidth_gb_s", "attention_share"),
+    "product_tflops": ("peak_tflops", "peak_share"),
+    "cpu_launch_us": ("launch_us",),
+    "torch_op_us": ("op_us",),
+    "cpu_op_us": ("kernel_ops", "op_us"),
+    "live_op_us": ("live_ops", "op_us"),
+    "host_step_us": ("step_ops", "op_us"),
+    "ahead_us": ("ahead_ops", "op_us"),
+    "request_us": ("request_ops", "op_us"),
 }
 
 
@@ -279,7 +274,7 @@ def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
     """The figures of one prediction."""
     sheets = {"card": card, "host": host, "engine": engine}
     values: dict[str, Any] = {
-        name: math.prod(sheets[kind][figure] for kind, figure in factors)
+        name: math.prod(sheets[HOME[figure]][figure] for figure in factors)
         for name, factors in FACTORS.items()
     }
     texts = (card.name, host.name, engine.name, engine.words["ops"])

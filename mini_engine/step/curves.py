@@ -1,12 +1,12 @@
 """ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
-In:  a model, a device, a capture ladder, an op list, a context.
+In:  a model, a device, a capture ladder, a context.
 Out: for each decode batch the rung it runs at, the step launched each way, and the floor; the
      crossover, that is the batch at which eager stops being launch-bound; what a capture costs, and
      after how many replays it has paid.
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
-                      style="vllm", context=1024, max_batch=256)
+                      context=1024, max_batch=256)
     curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
@@ -70,7 +70,7 @@ class ItlCurve:
 
     shape: str
     spec: str
-    style: str
+    ops: str  # the list of kernels
     context: int
     host: str
     engine: str
@@ -101,17 +101,16 @@ def itl_curve(
     spec: DeviceSpec,
     ladder: CaptureLadder,
     *,
-    style: str,
     context: int,
     max_batch: int,
     stored: Stored | None = None,
 ) -> ItlCurve:
     """From batch 1 to `max_batch`; every request has `context` tokens.
 
-    Raises ValueError for a context or a batch below 1, and for an unknown style.
+    Raises ValueError for a context or a batch below 1.
     """
-    costs = StepModel(config, spec, style, stored)
-    crossover = crossover_batch(config, spec, style, context, stored)
+    costs = StepModel(config, spec, stored)
+    crossover = crossover_batch(config, spec, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
     rungs = [ladder.rung(batch) for batch in batches]
     shapes: dict[Mode, list[StepShape]] = {mode: [] for mode in MODES}
@@ -127,20 +126,20 @@ def itl_curve(
         for batch, rung, eager, piecewise, full in zip(batches, rungs, *steps, strict=True)
     ]  # fmt: skip
     return ItlCurve(
-        config.name, spec.name, style, context, spec.host, spec.engine, ladder, crossover,
+        config.name, spec.name, spec.ops, context, spec.host, spec.engine, ladder, crossover,
         tuple(points),
     )  # fmt: skip
 
 
 def crossover_batch(
-    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
+    config: ModelConfig, spec: DeviceSpec, context: int, stored: Stored | None = None
 ) -> int:
     """The smallest decode batch at which eager launching is no longer launch-bound.
 
     Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
     has `context` tokens.
     """
-    costs = StepModel(config, spec, style, stored)
+    costs = StepModel(config, spec, stored)
 
     def hidden(batch: int) -> bool:
         """Does the GPU, gaps included, run the kernels for longer than the CPU issues them?"""
@@ -170,8 +169,6 @@ def step_floor_us(
 
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
     """Every batch up to 512, some of those above, and both sides of each corner."""
-    if max_batch < 1:
-        raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
     sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
     doublings = {2**k for k in range(max_batch.bit_length())}
     return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})

@@ -81,7 +81,7 @@ def explain(
     floor_us = step_floor_us(config, spec, batch, context, stored)
 
     def predicted(on: DeviceSpec) -> dict[str, float]:
-        model = StepModel(config, on, on.ops, stored)
+        model = StepModel(config, on, stored)
         return {name: model.itl_us(way, shape) for name, way in WAYS.items()}
 
     itls, factor = predicted(spec), None
@@ -106,7 +106,7 @@ def host_factor(
     where no host makes it that long, as the GPU decides or the factor is above `SLOWEST`."""
 
     def eager_us(factor: float) -> float:
-        return StepModel(config, spec.on_host(factor), spec.ops, stored).itl_us("eager", shape)
+        return StepModel(config, spec.on_host(factor), stored).itl_us("eager", shape)
 
     low, high = 1 / SLOWEST, SLOWEST
     if not eager_us(low) < itl_us < eager_us(high):

@@ -1,6 +1,6 @@
 """The steps of one model on one device, thousands at a time: what `run.step_time` says of each.
 
-In:  a model, a spec, an op list; shapes of steps. Out: their times, or straight lines in the keys.
+In:  a model, a spec; shapes of steps. Out: their times, or straight lines in the keys.
 
     costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
     costs.itl_us("full", StepShape.decode(batch=8, context=1000))
@@ -67,17 +67,10 @@ class StepModel:
     product. In decode, a chain is a straight line in the number of keys.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        spec: DeviceSpec,
-        style: str | None = None,
-        stored: Stored | None = None,
-    ) -> None:
-        """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
-        self.config, self.spec, self.style = config, spec, style or spec.ops
-        self.stored = stored or stored_as(config)
-        costs = step_costs(config, self.style, self.stored)
+    def __init__(self, config: ModelConfig, spec: DeviceSpec, stored: Stored | None = None) -> None:
+        """`stored`: weights and cache; as the checkpoint is where None is given."""
+        self.config, self.spec, self.stored = config, spec, stored or stored_as(config)
+        costs = step_costs(config, spec.ops, self.stored)
         gb_s = np.array([[gb_s_of(kind, spec)] for kind in costs.kinds])
         # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute
         compute_us = costs.flops / (spec.product_tflops * 1e6)
@@ -92,7 +85,7 @@ class StepModel:
 
     def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
         """What `step_time` says of each of these steps."""
-        spec, launches = self.spec, launches_of(self.config, self.style, mode)
+        spec, launches = self.spec, launches_of(self.config, self.spec.ops, mode)
         times_us = self._times_us([shape.sizes for shape in shapes])
         before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
         itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
@@ -142,7 +135,7 @@ class StepModel:
     def _new_chains(self, mode: Mode) -> Chains:
         """Of each chain: what it takes without its kernels, and how often it runs each of them,
         (kernels, works + 1); and how long the CPU issues the whole step."""
-        spec, launches = self.spec, launches_of(self.config, self.style, mode)
+        spec, launches = self.spec, launches_of(self.config, self.spec.ops, mode)
         in_turn = spec.queue_depth == 1
         live_us = np.array([issue_live_us(spec, mode, by) for by in LAUNCHERS])[launches.by]
         issue_us = np.where(launches.graphs, graph_launch_us(launches.nodes, spec), live_us)

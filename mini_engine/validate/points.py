@@ -148,7 +148,7 @@ def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> flo
     """The ITL that the model predicts for a point, which the sheets must know."""
     spec, launched, _ = sheets.spec(point, host)
     config = SHAPES[point.model]
-    model = StepModel(config, spec, spec.ops, stored_as(config, point.quant))
+    model = StepModel(config, spec, stored_as(config, point.quant))
     return model.itl_us(WAYS[launched], StepShape.decode(point.batch, point.context)) / 1e3
 
 

@@ -37,7 +37,7 @@ NAMES = [stage.name for stage in stages_for("cuda")]
 
 def stage(name: str, *scripts: str, seconds: float = 60) -> Stage:
     return Stage(
-        name, "a lesson", seconds, seconds, tuple(f"-c {shlex.quote(script)}" for script in scripts)
+        name, "a lesson", seconds, tuple(f"-c {shlex.quote(script)}" for script in scripts)
     )
 
 
@@ -57,7 +57,6 @@ def test_all_stages_together_end_within_nine_minutes_on_an_h200() -> None:
     table = stages_for("cuda")
     assert SECONDS == 9 * 60
     assert sum(stage.deadline_s for stage in table) <= SECONDS
-    assert all(stage.estimate_s <= stage.deadline_s for stage in table)
 
 
 def test_stages_stand_in_the_order_of_their_worth_and_a_rehearsal_has_them_all() -> None:

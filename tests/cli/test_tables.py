@@ -80,7 +80,7 @@ def test_crossover_says_how_sure_its_answers_are(capsys: pytest.CaptureFixture[s
     low, high = found["crossover_interval"]
     assert 1 < low < found["crossover_batch"] < high
     for us, batch in zip(spec.interval(spec.cpu_op_us, "NONE"), (low, high), strict=True):
-        assert crossover_batch(MODEL, replace(spec, cpu_op_us=us), spec.ops, 1024) == batch
+        assert crossover_batch(MODEL, replace(spec, cpu_op_us=us), 1024) == batch
     for mode, key in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full")):
         one = found["batch_1"][mode]
         assert one["itl_us"] == found["points"][0][key]["itl_us"]

@@ -146,7 +146,7 @@ def test_the_page_says_of_any_batch_what_the_commands_say(batch: int) -> None:
         float(re.search(rf'id="{name}" type="range".* value="([\d.]+)"', page)[1])  # type: ignore[index]
         for name in ("kernels", "launch", "kernel")
     )
-    model = StepModel(named_shape("qwen3-0.6b"), spec, spec.ops)
+    model = StepModel(named_shape("qwen3-0.6b"), spec)
     shape = StepShape.decode(batch, 512)
     expected = [model.itl_us(mode, shape) / 1e3 for mode in ("eager", "full")]
     told = told_by_the_page(int(kernels), launch, kernel, batch)

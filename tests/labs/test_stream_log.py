@@ -22,9 +22,9 @@ def write_then_read(between: str) -> Log:
     """One stream writes `x`, another reads it; `between` says who waits in the meantime."""
     x, side, main = torch.zeros(4), emulator.Stream(), emulator.current_stream()
     with logged() as log:
-        early = main.record_event()
+        early, late = emulator.Event(), emulator.Event()
+        early.record(main)
         x.fill_(3)
-        late = emulator.Event()
         late.record()
         waits = {
             "nobody": lambda: None,

@@ -34,7 +34,7 @@ def curve(
     host: str = "server",
 ) -> ItlCurve:  # fmt: skip
     shape, spec = named_shape("qwen3-0.6b"), load_spec(card, host, engine)
-    return itl_curve(shape, spec, LADDER, style=spec.ops, context=context, max_batch=max_batch)
+    return itl_curve(shape, spec, LADDER, context=context, max_batch=max_batch)
 
 
 CURVE = curve()  # a slow card, so that its crossover is on the page

@@ -59,6 +59,7 @@ def test_the_words_of_the_noise_are_those_of_the_other_wing(
 
 def test_the_cutoffs_are_those_of_the_other_wing() -> None:
     torch = pytest.importorskip("torch")
+    from mini_engine.cuda.gumbel import cutoffs_reference
     from mini_engine.cuda.sampling import SeededSampler
 
     rng = np.random.default_rng(3)
@@ -73,6 +74,8 @@ def test_the_cutoffs_are_those_of_the_other_wing() -> None:
         )
         sampler = SeededSampler(1, torch.device("cpu"))
         sampler.set_rows([params])
-        theirs = float(sampler.cutoffs(torch.from_numpy(logits)[None]))
+        warmth, top_p, log_min_p, top_k, _ = sampler.rows(1)
+        row = torch.from_numpy(logits)[None]
+        theirs = float(cutoffs_reference(row, warmth, top_k, top_p, log_min_p))
         ours = sampling.cutoff(logits, params.temperature, params.top_k, params.top_p, params.min_p)
         assert ours == theirs

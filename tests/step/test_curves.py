@@ -27,6 +27,7 @@ from mini_engine.step.run import MODES, Mode, joined, launched, step_time
 from mini_engine.step.step_model import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
+FIVE = replace(H200, ops="fused5")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))
 
 ladders = st.sets(st.integers(1, 40), min_size=1, max_size=6).map(
@@ -36,7 +37,7 @@ ladders = st.sets(st.integers(1, 40), min_size=1, max_size=6).map(
 
 @pytest.mark.parametrize("style", STYLES)
 def test_at_a_rung_every_number_is_that_of_the_step_itself(style: str) -> None:
-    curve = itl_curve(SHAPE, H200, LADDER, style=style, context=700, max_batch=16)
+    curve = itl_curve(SHAPE, replace(H200, ops=style), LADDER, context=700, max_batch=16)
     for batch in (1, 2, 4, 8, 16):
         ops = step_ops(SHAPE, StepShape.decode(batch, 700), style)
         point = curve.point(batch)
@@ -50,7 +51,7 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
     ladder: CaptureLadder, batch: int, context: int
 ) -> None:
     tiny = replace(SHAPE, num_layers=2)
-    curve = itl_curve(tiny, H200, ladder, style=H200.ops, context=context, max_batch=batch)
+    curve = itl_curve(tiny, H200, ladder, context=context, max_batch=batch)
     point, model, keys = curve.point(batch), StepModel(tiny, H200), batch * context
     assert point.eager.itl_us == pytest.approx(
         model.itl_us("eager", StepShape.decode(batch, context))
@@ -69,7 +70,7 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
 
 def test_the_rungs_are_those_that_the_dispatcher_chooses_for_decode() -> None:
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", LADDER, max_num_seqs=64)
-    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=64, max_batch=64)
+    curve = itl_curve(SHAPE, FIVE, LADDER, context=64, max_batch=64)
     for point in curve.points:
         chosen = dispatcher.dispatch(point.batch, point.batch, 1)
         assert (chosen.mode.name, chosen.num_tokens) == ("FULL", point.rung)
@@ -99,8 +100,8 @@ def test_the_floor_is_weights_and_keys_over_the_bandwidth_of_a_copy() -> None:
 
 def test_the_crossover_of_the_curve_has_a_point() -> None:
     spec = replace(H200, request_us=0.0)  # which the CPU needs for each request, launched or not
-    curve = itl_curve(SHAPE, spec, LADDER, style=spec.ops, context=1024, max_batch=512)
-    assert curve.crossover == crossover_batch(SHAPE, spec, spec.ops, 1024)
+    curve = itl_curve(SHAPE, spec, LADDER, context=1024, max_batch=512)
+    assert curve.crossover == crossover_batch(SHAPE, spec, 1024)
     # Left of it the CPU sets the pace: eager's ITL does not depend on the batch, up to the part
     # of the last kernels that the CPU cannot hide. Right of it ITL grows.
     eager = {p.batch: p.eager.itl_us for p in curve.points}
@@ -113,7 +114,7 @@ def test_the_curve_rises_from_one_to_the_last_batch_past_both_sides_of_every_cor
     ladder: CaptureLadder, max_batch: int
 ) -> None:
     tiny = replace(SHAPE, num_layers=1)
-    curve = itl_curve(tiny, H200, ladder, style="fused5", context=9, max_batch=max_batch)
+    curve = itl_curve(tiny, FIVE, ladder, context=9, max_batch=max_batch)
     batches = [point.batch for point in curve.points]
     assert batches == sorted(set(batches))
     assert (batches[0], batches[-1]) == (1, max_batch)
@@ -176,7 +177,7 @@ def test_break_even_is_where_all_steps_together_are_as_long(mode: Mode) -> None:
 def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     config: ModelConfig, spec: DeviceSpec, style: str, context: int
 ) -> None:
-    crossover = crossover_batch(config, spec, style, context)
+    crossover = crossover_batch(config, replace(spec, ops=style), context)
 
     def bound(batch: int) -> bool:
         ops = step_ops(config, StepShape.decode(batch, context), style)

@@ -47,7 +47,7 @@ def test_a_recorded_eager_step_tells_what_the_graph_was_recorded_to_take() -> No
 def test_an_eager_step_tells_how_fast_its_host_is(host: str) -> None:
     """The step of another host, explained with ours, gives the ratio of their times."""
     usual, other = load_spec("h200"), load_spec("h200", host)
-    itl_us = StepModel(QWEN, other, other.ops).itl_us("eager", StepShape.decode(1, 512))
+    itl_us = StepModel(QWEN, other).itl_us("eager", StepShape.decode(1, 512))
     found = explain(QWEN, usual, batch=1, context=512, itl_us=itl_us, mode="NONE")
     assert found.host_factor == pytest.approx(other.cpu_op_us / usual.cpu_op_us, rel=0.05)
     assert found.ways["NONE"].itl_us == pytest.approx(itl_us)
@@ -64,5 +64,5 @@ def test_where_bytes_decide_no_host_is_told_and_no_graph_saves() -> None:
 @pytest.mark.parametrize("mode", WAYS)
 def test_a_step_as_long_as_predicted_looks_like_the_way_that_was_predicted(mode: str) -> None:
     spec = load_spec("h200")
-    itl_us = StepModel(QWEN, spec, spec.ops).itl_us(WAYS[mode], StepShape.decode(1, 512))
+    itl_us = StepModel(QWEN, spec).itl_us(WAYS[mode], StepShape.decode(1, 512))
     assert explain(QWEN, spec, batch=1, context=512, itl_us=itl_us).mode == mode

@@ -288,7 +288,7 @@ def exact_us(
 def test_every_step_costs_what_the_recursion_says(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> None:
-    fast = StepModel(config, spec, style).itl_us(mode, shape)
+    fast = StepModel(config, replace(spec, ops=style)).itl_us(mode, shape)
     assert fast == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-12)
 
 
@@ -296,7 +296,9 @@ def test_every_step_costs_what_the_recursion_says(
 def test_the_highest_line_is_the_itl(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> None:
-    lines = StepModel(config, spec, style).lines(mode, shape.num_tokens, shape.num_reqs)
+    lines = StepModel(config, replace(spec, ops=style)).lines(
+        mode, shape.num_tokens, shape.num_reqs
+    )
     highest = max(us + per_key * shape.kv_tokens for us, per_key in lines)
     # 1e-9: the slope is a difference, divided and multiplied again
     assert highest == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-9)
@@ -307,7 +309,7 @@ def test_the_highest_line_is_the_itl(
 def test_many_steps_of_a_model_at_once_are_what_each_is_alone(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shapes: list[StepShape]
 ) -> None:
-    many = StepModel(config, spec, style).steps(mode, shapes)
+    many = StepModel(config, replace(spec, ops=style)).steps(mode, shapes)
     for shape, step in zip(shapes, many, strict=True):
         alone = step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
         assert astuple(step) == pytest.approx(astuple(alone), rel=1e-12)

@@ -200,8 +200,7 @@ def test_a_quantised_checkpoint_is_predicted_in_its_own_four_bits(
     assert stored_as(config, "bf16") == stored_as(plain, "bf16")
     spec = load_spec("rtx4090")
     steps = {
-        c: StepModel(c, spec, spec.ops).itl_us("full", StepShape.decode(1, 1024))
-        for c in (plain, config)
+        c: StepModel(c, spec).itl_us("full", StepShape.decode(1, 1024)) for c in (plain, config)
     }
     assert steps[config] < 0.5 * steps[plain]
 

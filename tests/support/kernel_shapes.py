@@ -202,7 +202,7 @@ def _head(c: ModelConfig) -> list[Case]:
                 f"norm_lm_head_m{tokens}",
                 head.head_kernel,
                 warps,
-                shape | {"LOGITS": True},  # every arm wants them, for the gate
+                shape,
                 pointers=(("logits", F32),),
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
             )

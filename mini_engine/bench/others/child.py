@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 OURS = "launch-bound"
 EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
@@ -35,6 +35,7 @@ KINDS = {  # engine: its adapter, what `import` looks for, how to install it
     "sglang": ("Sglang", "sglang", "pip install 'sglang[all]'"),
 }  # fmt: skip
 NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
+Piece = tuple[int, Sequence[int]]  # the number of a request, and tokens that it got together
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,6 @@ class Job:
     def room(self) -> int:
         """Tokens that a request may grow to."""
         return self.context + self.tokens + KEPT_BACK
-
-
-class Lap(NamedTuple):
-    """One batch: for each request, its new tokens and when each arrived (s)."""
-
-    times: list[list[float]]
-    tokens: list[list[int]]
-
-
-def empty_lap(requests: int) -> Lap:
-    """For an adapter to fill."""
-    return Lap([[] for _ in range(requests)], [[] for _ in range(requests)])
 
 
 def prompts(job: Job, lap: int) -> list[list[int]]:
@@ -113,14 +102,16 @@ def answer(job: Job) -> dict[str, Any]:
         engines = importlib.import_module("mini_engine.bench.others.engines")
         session = getattr(engines, adapter)(job)
         started = time.perf_counter() - began
-        session.lap(prompts(job, 0))  # warms up: what is compiled, captured or allocated late
+        timed_lap(session, job, 0)  # warms up: what is compiled, captured or allocated late
         gc.collect()
         gc.disable()
-        laps = [session.lap(prompts(job, number)) for number in range(1, job.laps + 1)]
-        if wrong := {len(each) for lap in laps for each in lap.tokens} - {job.tokens}:
-            raise ValueError(f"requests got {sorted(wrong)} tokens, asked for {job.tokens}")
-        found = {"start_s": started, "tokens": laps[0].tokens}
-        return {**found, "laps": [gaps(lap.times) for lap in laps], "version": version_of(name)}
+        laps = [timed_lap(session, job, number) for number in range(1, job.laps + 1)]
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            version = "unknown"  # a folder that pip has not seen
+        found = {"start_s": started, "version": version, "tokens": laps[0][1]}
+        return {**found, "laps": [gaps(times) for times, _ in laps]}
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0][:300]
         return {"not_run": line if type(error) is ValueError else f"{type(error).__name__}: {line}"}
@@ -128,12 +119,19 @@ def answer(job: Job) -> dict[str, Any]:
         gc.enable()
 
 
-def version_of(engine: str) -> str:
-    """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
-    try:
-        return importlib.metadata.version(engine)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+def timed_lap(session: Any, job: Job, number: int) -> tuple[list[list[float]], list[list[int]]]:
+    """One batch: for each request when each token arrived (s), and the tokens."""
+    times: list[list[float]] = [[] for _ in range(job.batch)]
+    tokens: list[list[int]] = [[] for _ in range(job.batch)]
+    for pieces in session.lap(prompts(job, number)):
+        now = time.perf_counter()
+        for request, new in pieces:
+            tokens[request].extend(new)
+            times[request].extend([now] * len(new))
+    tokens = getattr(session, "written", tokens)
+    if wrong := {len(each) for each in tokens} - {job.tokens}:
+        raise ValueError(f"requests got {sorted(wrong)} tokens, asked for {job.tokens}")
+    return times, tokens
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
-"""The adapters: each loads an engine for a job, and times the tokens of a batch as its caller.
+"""The adapters: each loads an engine for a job, and hands over its tokens as its caller gets them.
 
-`Adapter(job)` loads the model and captures its graphs. `lap(prompts)` runs one batch, and says when
-which token arrived. Written to the interfaces of the commits that each names, imported when needed:
-this runs under the Python of the other engine.
+`Adapter(job)` loads the model and captures its graphs. `lap(prompts)` runs one batch and yields, as
+soon as the interface has them, pieces of (request, new tokens); child.py looks at the clock then.
+Written to the interfaces of the commits that each names, imported when needed: this runs under the
+Python of the other engine.
 """
 
 from __future__ import annotations
 
 import importlib
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from mini_engine.bench.others.child import Job, Lap, empty_lap
+from mini_engine.bench.others.child import Job, Piece
 
 BUDGET = 2048  # tokens of prompts in a step of ours
 LARGEST_GRAPH = ("cuda_graph_max_bs_decode", "cuda_graph_max_bs")  # SGLang's word of 2026, of 2025
 NEARLY_GREEDY, RUNG, MOST = 1e-5, 16, 512  # nano-vllm's
+Prompts = Sequence[Sequence[int]]
 
 
 class Ours:
@@ -26,9 +27,7 @@ class Ours:
         import torch
 
         from mini_engine.bench.decode_setup import BLOCK_SIZE
-        from mini_engine.cuda.generate import decoding_model, dtype_for, nearest_backend
-        from mini_engine.cuda.model import KVCache
-        from mini_engine.cuda.runner import TorchRunner
+        from mini_engine.cuda.generate import dtype_for, nearest_backend, runner_of
         from mini_engine.cuda.weights import load_weights
         from mini_engine.dispatch.default_ladder import default_capture_sizes
         from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -39,36 +38,26 @@ class Ours:
         self.mode = torch.inference_mode()  # of the whole process, which runs nothing else
         self.mode.__enter__()
         config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
-        dtype, mode = dtype_for(backend, print), "NONE" if job.eager else "FULL_DECODE_ONLY"
-        weights = load_weights(config, job.model, backend.device, dtype)
+        weights = load_weights(config, job.model, backend.device, dtype_for(backend, print))
         limits = SchedulerLimits(
-            max_num_seqs=job.batch,
-            max_num_batched_tokens=BUDGET,
-            num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE),
-            block_size=BLOCK_SIZE,
-            max_model_len=job.room,
-        )
-        cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, backend.device, dtype)
+            max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
+            num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
+        )  # fmt: skip
+        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
         sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
         dispatcher = GraphDispatcher(mode, sizes, job.batch)
-        model = decoding_model(weights, cache, backend, 5, print)
-        runner = TorchRunner(model, limits, dispatcher, backend)
+        runner = runner_of(weights, limits, dispatcher, backend, 5, print)
         if runner.capture().dropped:
             raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
         self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
 
-    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         from mini_engine.engine.batch import Request
 
-        lap = empty_lap(len(prompts))
         for index, prompt in enumerate(prompts):
             self.engine.submit(Request(str(index), tuple(prompt), self.tokens))
         while record := self.engine.step():
-            now = time.perf_counter()
-            for request, token in record.written:
-                lap.tokens[int(request.request_id)].append(token)
-                lap.times[int(request.request_id)].append(now)
-        return lap
+            yield [(int(request.request_id), [token]) for request, token in record.written]
 
 
 class Vllm:
@@ -95,20 +84,14 @@ class Vllm:
         )  # fmt: skip
         self.laps = 0
 
-    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         self.laps += 1
         for index, prompt in enumerate(prompts):
             words = {"prompt_token_ids": list(prompt)}
             self.engine.add_request(f"{self.laps}-{index}", words, self.params)
-        lap = empty_lap(len(prompts))
         while self.engine.has_unfinished_requests():
             outputs = self.engine.step()
-            now = time.perf_counter()
-            for output in outputs:
-                index, new = int(output.request_id.split("-")[1]), output.outputs[0].token_ids
-                lap.tokens[index].extend(new)
-                lap.times[index].extend([now] * len(new))
-        return lap
+            yield [(int(one.request_id.split("-")[1]), one.outputs[0].token_ids) for one in outputs]
 
 
 class Sglang:
@@ -133,27 +116,23 @@ class Sglang:
         )
         self.params = {"temperature": 0.0, "max_new_tokens": job.tokens, "ignore_eos": True}
 
-    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
-        given = [list(prompt) for prompt in prompts]
-        lap = empty_lap(len(prompts))
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
+        given, known = [list(prompt) for prompt in prompts], [0] * len(prompts)
         pieces = self.engine.generate(input_ids=given, sampling_params=self.params, stream=True)
         for piece in pieces:
-            now = time.perf_counter()
             index = piece.get("index", 0)  # missing where a version unpacks a batch of one
-            tokens, times = lap.tokens[index], lap.times[index]
-            new = piece["meta_info"]["completion_tokens"] - len(tokens)
+            new = piece["meta_info"]["completion_tokens"] - known[index]
             if new > 0:
-                tokens.extend(piece["output_ids"][-new:])
-                times.extend([now] * new)
-        return lap
+                known[index] += new
+                yield [(index, piece["output_ids"][-new:])]
 
 
 class Nano:
     """nano-vllm bb823b3: `LLM.step` returns the requests that have ended, and a number: the tokens
-    of a prompt step, or minus the requests of a decode step. Tokens come out at the end only; but a
-    step waits for them, so its end is when they were there. It runs more than 512 requests eagerly,
-    and captures multiples of 16. It refuses temperature 0; at 1e-5 a token has to be within about
-    1e-4 of the best one to be drawn. Qwen3 only."""
+    of a prompt step, or minus the requests of a decode step. Tokens come out at the end only, and
+    are zeros until then; but a step waits for them, so its end is when they were there. It runs
+    more than 512 requests eagerly, and captures multiples of 16. It refuses temperature 0; at 1e-5
+    a token has to be within about 1e-4 of the best one to be drawn. Qwen3 only."""
 
     def __init__(self, job: Job) -> None:
         if job.batch > MOST and not job.eager:
@@ -170,21 +149,21 @@ class Nano:
             temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
         )
 
-    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         for prompt in prompts:
             self.llm.add_request(list(prompt), self.params)
-        times: list[float] = []
         ended: dict[int, list[int]] = {}
+        computed, length = 0, len(prompts[0])
         while not self.llm.is_finished():
             outputs, count = self.llm.step()
-            now = time.perf_counter()
-            if count > 0:  # prompts: the last such step gives the last first token
-                times = [now]
-            elif -count == len(prompts):
-                times.append(now)
-            else:
+            rows = range(len(prompts))
+            if count > 0:  # prompts: those that are whole now have their first token
+                rows = range(computed // length, (computed + count) // length)
+                computed += count
+            elif -count != len(prompts):
                 raise ValueError(
                     f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
                 )
-            ended.update({number: list(tokens) for number, tokens in outputs})
-        return Lap([times for _ in prompts], [ended[number] for number in sorted(ended)])
+            yield [(row, [0]) for row in rows]
+            ended.update(outputs)
+        self.written = [list(ended[number]) for number in sorted(ended)]

@@ -3,12 +3,6 @@
 In: a device. Out: a `GraphBackend`. On "cuda" its functions are those of `torch.cuda`, on "cpu"
 those of the emulator; code that is given a backend runs on either without an `if`.
 
-    graphs = graphs_for("cpu")
-    g = graphs.CUDAGraph()
-    with graphs.graph(g, pool=graphs.graph_pool_handle()):
-        y = model(x)
-    g.replay()
-
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
 graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After either the pool can
 be used again. A capture that CUDA itself invalidated has spoiled its pool: take a new handle.
@@ -33,6 +27,9 @@ from mini_engine.cuda.graphs.host import PageableTensor, PinnedTensor
 Graph: TypeAlias = emulator.CUDAGraph
 Stream: TypeAlias = emulator.Stream
 PoolHandle: TypeAlias = Any  # an opaque token: two numbers on a GPU, a `GraphPool` on a CPU
+NAMES = ("CUDAGraph", "graph_pool_handle", "Stream", "Event", "stream", "current_stream",
+         "synchronize", "is_current_stream_capturing", "mem_get_info", "caching_allocator_alloc",
+         "caching_allocator_delete")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,9 @@ class GraphBackend:
 
     device: torch.device
     emulated: bool  # times measured on it say nothing about a GPU
-    CUDAGraph: type[emulator.CUDAGraph]
     # (graph, pool=..., stream=..., capture_error_mode=...)
     graph: Callable[..., AbstractContextManager[None]]
+    CUDAGraph: type[emulator.CUDAGraph]
     graph_pool_handle: Callable[[], PoolHandle]
     Stream: type[emulator.Stream]
     Event: type[emulator.Event]
@@ -78,14 +75,12 @@ class GraphBackend:
 def graphs_for(device: torch.device | str) -> GraphBackend:
     """The graphs of `device`: "cuda", or "cpu" for emulated ones.
 
-    Raises ValueError for another kind of device, for "cuda" where no GPU can be used, and for a
-    CUDA device that is not the current one.
+    Raises ValueError for "cuda" where no GPU can be used, and for a CUDA device that is not the
+    current one.
     """
     device = torch.device(device)
     if device.type == "cpu":
         return _backend_of(device, emulator)
-    if device.type != "cuda":
-        raise ValueError(f"no graphs on {device}: expected cuda, or cpu for emulated ones")
     if reason := why_no_gpu():
         raise ValueError(f"no graphs on {device}: {reason}; use cpu")
     if device.index not in (None, torch.cuda.current_device()):
@@ -123,12 +118,7 @@ def free_bytes(backend: GraphBackend) -> int:
 
 
 @contextmanager
-def graph_with_workspaces(
-    cuda_graph: torch.cuda.CUDAGraph,
-    pool: PoolHandle = None,
-    stream: torch.cuda.Stream | None = None,
-    capture_error_mode: str = "global",
-) -> Iterator[None]:
+def graph_with_workspaces(cuda_graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool.
 
     PyTorch keeps one workspace for each cuBLAS handle and stream, and a captured product remembers
@@ -140,9 +130,7 @@ def graph_with_workspaces(
     # allocates. The workspace goes after the capture, too: eager products must not write there.
     clear_workspaces()
     try:
-        with torch.cuda.graph(
-            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
-        ):
+        with torch.cuda.graph(cuda_graph, **options):
             yield
     finally:
         clear_workspaces()
@@ -156,20 +144,5 @@ def clear_workspaces() -> None:
 def _backend_of(device: torch.device, cuda: ModuleType) -> GraphBackend:
     """`cuda` is `torch.cuda`, or the emulator under the same names."""
     emulated = cuda is emulator
-    return GraphBackend(
-        device=device,
-        emulated=emulated,
-        CUDAGraph=cuda.CUDAGraph,
-        # products on a CPU need no workspace
-        graph=emulator.graph if emulated else graph_with_workspaces,
-        graph_pool_handle=cuda.graph_pool_handle,
-        Stream=cuda.Stream,
-        Event=cuda.Event,
-        stream=cuda.stream,
-        current_stream=cuda.current_stream,
-        synchronize=cuda.synchronize,
-        is_current_stream_capturing=cuda.is_current_stream_capturing,
-        mem_get_info=cuda.mem_get_info,
-        caching_allocator_alloc=cuda.caching_allocator_alloc,
-        caching_allocator_delete=cuda.caching_allocator_delete,
-    )
+    graph = emulator.graph if emulated else graph_with_workspaces  # which a CPU's products lack
+    return GraphBackend(device, emulated, graph, **{name: getattr(cuda, name) for name in NAMES})

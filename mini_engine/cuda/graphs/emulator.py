@@ -16,11 +16,9 @@ silent, this one speaks: results are poison until the first replay, and a captur
 ended leaves no graph (a GPU keeps what was captured until then).
 
 There is one device, and work on any stream is done by the time the call returns. So streams matter
-only to a capture: it takes the work of the stream it began on and of streams that wait for it
-(`side.wait_stream(current)`, a fork), which must be joined back (`current.wait_stream(side)`)
-before it ends. Work on any other stream runs at once and is left out of the graph. As in
-CUDA, each thread has a current stream of its own; what one thread's capture forbids the others
-says `threads.py`.
+only to a capture: it takes the work of the stream it began on and of streams that wait for it (a
+fork), which must wait back (a join) before it ends. Work on any other stream runs at once and is
+left out of the graph. Each thread has a current stream of its own.
 
 Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
 Guide, "Creating a Graph Using Stream Capture". `tape.py` records ops, `arena.py` is the memory.
@@ -106,12 +104,6 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         """Wait for the work before an event; one that was never recorded has nothing before it."""
         event.wait(self)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """`event`, or a new one, recorded here."""
-        event = event or Event()
-        event.record(self)
-        return event
 
     def synchronize(self) -> None:
         """Raises `CaptureError` on a stream that is capturing, and where `unsafe` does."""
@@ -222,13 +214,13 @@ def is_current_stream_capturing() -> bool:
 # -- captures and graphs ---------------------------------------------------------------------------
 
 
-class StreamCapture:
+class StreamCapture(Underway):
     """A capture of `graph` into `pool`, from the stream that is current when it is made."""
 
     def __init__(self, graph: CUDAGraph, pool: GraphPool, mode: str) -> None:
         self.graph, self.pool, self.tape = graph, pool, Tape()
-        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
-        self._underway = Underway(mode, self.recorder.refuse, self.recorder.listening)
+        recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
+        super().__init__(mode, recorder)
         self.origin = here.stream
         self.streams = {self.origin}  # whose work is captured
         self._unjoined: set[Stream] = set()
@@ -240,7 +232,7 @@ class StreamCapture:
             self._modes.enter_context(HostReadGuard(self.recorder))
             self._modes.enter_context(self.recorder)
             here.capture = self
-            underway.append(self._underway)
+            underway.append(self)
         except BaseException:
             self.end()
             raise
@@ -253,8 +245,8 @@ class StreamCapture:
         finally:
             here.capture = None
             self.pool.graphs -= 1
-            if self._underway in underway:
-                underway.remove(self._underway)
+            if self in underway:
+                underway.remove(self)
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid
@@ -280,7 +272,7 @@ class CUDAGraph:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The names of the recorded ops, in order, without views. (The emulator's own.)"""
+        """The names of the recorded ops, in order, without views."""
         return tuple(self._tape.ops) if self._tape else ()
 
     def capture_begin(
@@ -288,9 +280,8 @@ class CUDAGraph:
     ) -> None:
         """Record what runs from here on. Prefer `graph`, which does this.
 
-        Raises `CaptureError` inside another capture, on the default stream, when this object
-        already holds a graph, on a pool in which a capture was invalidated, and on one that is
-        `orphaned`; ValueError for a mode that CUDA does not have.
+        Raises `CaptureError` where torch.cuda would refuse, and ValueError for a mode that CUDA
+        does not have.
         """
         _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:

@@ -11,10 +11,9 @@ What happens to an op, in this order:
 * anything else is recorded and **not run**. The `meta` device tells which shapes come out; the
   results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
 
-A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other; its
-body runs at each replay, so nobody notices if it does what a capture forbids. All tensors are on
-one device: those of `host.py` stand for the host's, and ops on them alone run at once; from an
-ordinary one `.to("cpu")` and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
+A custom op (a Triton kernel in `torch.library.custom_op`) is one op like any other, whose body runs
+at each replay. All tensors are the device's but those of `host.py`; from an ordinary one
+`.to("cpu")` and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
 """
 
 from __future__ import annotations
@@ -143,8 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def _empty(self, shape: Tensor) -> Tensor:
-        stream = self.current_stream()
-        return self.pool.empty(shape.size(), shape.stride(), shape.dtype, stream)
+        return self.pool.empty(shape.size(), shape.stride(), shape.dtype, self.current_stream())
 
 
 class HostReadGuard(TorchFunctionMode):

@@ -21,8 +21,7 @@ waits are our reading. A thread's own mode, which CUDA lets it change, is always
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Any
 
 MODES = ("global", "thread_local", "relaxed")
 
@@ -36,20 +35,15 @@ def not_permitted(what: str) -> CaptureError:
     return CaptureError(f"operation not permitted when stream is capturing: {what}")
 
 
-@dataclass(eq=False)
 class Underway:
-    """A capture that has begun and not ended."""
+    """A capture that has begun and not ended (`StreamCapture` of emulator.py)."""
 
-    mode: str
-    kill: Callable[[str], object]  # called with the reason
-    listening: Callable[[], bool]  # does it take what the thread that asks does now?
-    thread: threading.Thread = field(default_factory=threading.current_thread)
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
+    def __init__(self, mode: str, recorder: Any) -> None:
+        if mode not in MODES:
             raise ValueError(
-                f"capture_error_mode {self.mode!r}: expected one of {', '.join(map(repr, MODES))}"
+                f"capture_error_mode {mode!r}: expected one of {', '.join(map(repr, MODES))}"
             )
+        self.mode, self.recorder, self.thread = mode, recorder, threading.current_thread()
 
     @property
     def mine(self) -> bool:
@@ -66,7 +60,7 @@ underway: list[Underway] = []  # of all threads
 
 def captured_here() -> bool:
     """Does the work of this thread go into a graph now?"""
-    return any(capture.listening() for capture in underway)
+    return any(capture.recorder.listening() for capture in underway)
 
 
 def unsafe(call: str) -> None:
@@ -86,7 +80,7 @@ def _refuse(captures: list[Underway], call: str, advice: str) -> None:
     me, other = threading.current_thread(), captures[0]
     reason = f"{call} by thread {me.name!r}"
     for capture in captures:
-        capture.kill(call if capture.mine else reason)
+        capture.recorder.refuse(call if capture.mine else reason)
     if other.mine:
         raise not_permitted(call)
     raise not_permitted(

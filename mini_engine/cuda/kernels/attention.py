@@ -141,11 +141,6 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
 
 
-def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:
-    """What splitting adds: the float32 partials, written once and read once (they stay in L2)."""
-    return 2 * num_reqs * heads.num_heads * splits * (heads.head_dim + 2) * 4
-
-
 def decode_reference(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor,
     kv_scales: Tensor | None = None,

@@ -8,9 +8,6 @@ In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32
      the norms of q and k, or None; counters and kv_scales as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
-     ValueError for heads narrower than MIN_HEAD_DIM, which attention.py takes.
-
-Bytes: qkv in, out out, the current K and V stored, every past key and value read once.
 
 **The current token is a split of its own.** There is a program for each (request, KV head, split):
 
@@ -54,7 +51,6 @@ from mini_engine.cuda.kernels.paged import (
 )
 from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, rope_reference
 
-MIN_HEAD_DIM = 32  # products run over half a head, and `tl.dot` sums over 16 or more
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
 MIN_SPLITS, MAX_SPLITS = 2, 32  # the past and the current token; what the combine can hold
@@ -311,11 +307,6 @@ def rope_kv_write_attention(
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache, kv_scales)
-    if heads.head_dim < MIN_HEAD_DIM:
-        raise ValueError(
-            f"head_dim {heads.head_dim}: the fused attention needs {MIN_HEAD_DIM} or more, because "
-            "its products run over half a head; use nine kernels a layer"
-        )
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))

@@ -23,7 +23,9 @@ two barriers.
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -116,12 +118,19 @@ def load_rows(
 
 
 @triton.jit
-def load_vector(vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """A vector (K,) as a tuple of chunks, zeros beyond its end."""
+def load_vector(
+    vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, CACHE: tl.constexpr = ""
+):
+    """A vector (K,) as a tuple of chunks in its dtype, zeros beyond its end; every load stands
+    before any use. CACHE: ".cg" for what the kernel before wrote."""
     chunks = ()
     for c in tl.static_range(CHUNKS):
         column = c * CHUNK + tl.arange(0, CHUNK)
-        chunks = chunks + (tl.load(vector + column, mask=column < K, other=0.0),)
+        if CHUNK * CHUNKS == K:
+            chunk = tl.load(vector + column, cache_modifier=CACHE)
+        else:
+            chunk = tl.load(vector + column, mask=column < K, other=0.0, cache_modifier=CACHE)
+        chunks = chunks + (chunk,)
     return chunks
 
 
@@ -232,16 +241,19 @@ def gate_up_kernel(
 
 
 def launch_linear(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
-    eps: float, add: bool, pdl: bool, plan: GemvPlan,
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor | Sequence[Tensor | None],
+    bias: Tensor | None, eps: float, add: bool, pdl: bool, plan: GemvPlan, kernel: Any = None,
+    **constants: Any,
 ) -> None:  # fmt: skip
-    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
-    num_rows, width = weight.shape
-    linear_kernel[(plan.num_programs(num_rows),)](
-        out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
+    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS. `kernel`: one
+    with the arguments of `linear_kernel`, more constants, and a weight of one tensor or several."""
+    num_rows, width = out.shape[1], x.shape[1]
+    weights = [weight] if isinstance(weight, Tensor) else weight
+    (kernel or linear_kernel)[(plan.num_programs(num_rows),)](
+        out, x, norm_weight, *weights, bias, eps, M=len(x), N=num_rows, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
         NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
-        num_warps=plan.warps, **launch_options(pdl, x.device),
+        num_warps=plan.warps, **constants, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

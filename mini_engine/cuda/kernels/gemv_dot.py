@@ -43,7 +43,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, load_vector
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import pdl_release, pdl_wait
 
 SEGMENTS = tl.constexpr(8)
 DOT_COLUMNS = 256  # of a chunk, for each warp
@@ -95,21 +95,6 @@ def dot_rows(
             tile = tl.permute(tile, (2, 0, 3, 1, 5, 4, 6))
             tiles = tiles + (tl.reshape(tile, (SLICES, size, groups * 32)),)
     return tiles
-
-
-@triton.jit
-def dot_row(x, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """x (K,) as a tuple of chunks in its dtype, zeros beyond K. The kernel before wrote it, so it
-    is loaded past L1 (".cg"); every load stands before any use."""
-    raw = ()
-    for c in tl.static_range(CHUNKS):
-        column = c * CHUNK + tl.arange(0, CHUNK)
-        if CHUNK * CHUNKS == K:
-            chunk = tl.load(x + column, cache_modifier=".cg")
-        else:
-            chunk = tl.load(x + column, mask=column < K, other=0, cache_modifier=".cg")
-        raw = raw + (chunk,)
-    return raw
 
 
 @triton.jit
@@ -235,23 +220,9 @@ def dot_product_kernel(
         before = (
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
-        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        raw = load_vector(x + m * K, K, CHUNK, CHUNKS, ".cg")
         result = dot_product(rows, raw, gains, eps, K, halves * ROWS, CHUNK, CHUNKS, SLICES, NORM)
         if GATED:
             gate, up = tl.split(tl.reshape(result, (ROWS, 2)))
             result = silu(gate) * up
         tl.store(at, (result + offset + before).to(out.dtype.element_ty), mask=real)
-
-
-def launch_dot(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
-    eps: float, add: bool, gated: bool, pdl: bool, plan: GemvPlan,
-) -> None:  # fmt: skip
-    """As `launch_linear` of gemv.py, or gated as `launch_gate_up`; `plan`: of `dot_plan`."""
-    rows, width = len(weight) // (2 if gated else 1), weight.shape[1]
-    dot_product_kernel[(plan.num_programs(rows),)](
-        out, x, norm_weight, weight, bias, eps, M=len(x), N=rows, K=width, ROWS=plan.rows,
-        CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps, GATED=gated,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, num_warps=plan.warps,
-        **launch_options(pdl, x.device),
-    )  # fmt: skip

@@ -35,7 +35,7 @@ from torch import Tensor
 from mini_engine.cuda import quantized_matrix
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, enough_programs
-from mini_engine.cuda.kernels.launch import H200_SM_COUNT, launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import H200_SM_COUNT, pdl_release, pdl_wait
 from mini_engine.cuda.quantized_matrix import QuantizedMatrix
 
 WORDS = tl.constexpr(quantized_matrix.WORDS)  # of a segment: 128 codes of 4 bits, 64 of 8
@@ -270,20 +270,6 @@ def dequantize_kernel(
 # ---------------------------------------------------------------- launches (the ops: linear.py)
 
 
-def launch_quantized(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: QuantizedMatrix,
-    bias: Tensor | None, eps: float, add: bool, gated: bool, pdl: bool, plan: GemvPlan,
-) -> None:  # fmt: skip
-    """As `launch_linear` of gemv.py; gated: as `launch_gate_up`, by a plan for pairs."""
-    rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
-    quantized_product_kernel[(plan.num_programs(rows),)](
-        out, x, norm_weight, weight.packed, weight.scales, weight.zeros, bias, eps, EXPONENT,
-        M=len(x), N=rows, K=width, BITS=weight.bits, ROWS=plan.rows, CHUNK=plan.chunk,
-        CHUNKS=plan.chunks, GATED=gated, NORM=norm_weight is not None, BIAS=bias is not None,
-        ADD=add, **_form(weight), num_warps=plan.warps, **launch_options(pdl, x.device),
-    )  # fmt: skip
-
-
 def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
     """The weight into out (N, K)."""
     rows, width = weight.shape
@@ -291,9 +277,11 @@ def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
     segments = weight.packed.shape[1] // quantized_matrix.WORDS
     dequantize_kernel[(triton.cdiv(rows, 4), triton.cdiv(segments, chunk))](
         out, weight.packed, weight.scales, weight.zeros, EXPONENT, N=rows, K=width,
-        BITS=weight.bits, ROWS=4, CHUNK=chunk, **_form(weight), num_warps=4,
+        ROWS=4, CHUNK=chunk, **form_of(weight), num_warps=4,
     )  # fmt: skip
 
 
-def _form(weight: QuantizedMatrix) -> dict[str, bool]:
-    return {"GROUPED": weight.scales.dim() == 2, "ZEROS": weight.zeros is not None}
+def form_of(weight: QuantizedMatrix) -> dict[str, int]:
+    """The constants of a weight's format."""
+    grouped, zeros = weight.scales.dim() == 2, weight.zeros is not None
+    return {"BITS": weight.bits, "GROUPED": grouped, "ZEROS": zeros}

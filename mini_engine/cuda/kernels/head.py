@@ -27,14 +27,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, load_vector
-from mini_engine.cuda.kernels.gemv_dot import (
-    dot_input,
-    dot_partials,
-    dot_plan,
-    dot_row,
-    dot_rows,
-    fold,
-)
+from mini_engine.cuda.kernels.gemv_dot import dot_input, dot_partials, dot_plan, dot_rows, fold
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
     launch_options,
@@ -53,7 +46,7 @@ TILES = 4  # tiles of rows a program
 def head_kernel(
     values, indices, logits, x, norm_weight, weight, eps, M: tl.constexpr, V: tl.constexpr,
     K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-    TILES: tl.constexpr, SLICES: tl.constexpr, LOGITS: tl.constexpr, PDL: tl.constexpr,
+    TILES: tl.constexpr, SLICES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise."""
     pdl_release(PDL)
@@ -65,7 +58,7 @@ def head_kernel(
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        raw = load_vector(x + m * K, K, CHUNK, CHUNKS, ".cg")
         operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
         inverse = tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
         inputs = inputs + ((operands, inverse),)
@@ -80,8 +73,7 @@ def head_kernel(
             operands, inverse = inputs[m]
             places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, True)
             scores = fold(tl.sum(places, axis=1), ROWS) * inverse
-            if LOGITS:
-                tl.store(logits + m * V + row, scores, mask=row < V)
+            tl.store(logits + m * V + row, scores, mask=row < V)
             # of equal scores the first wins, since a program's indices rise
             value, index = best_of(scores, row, row < V)
             better = value > bests[m][0]
@@ -99,17 +91,10 @@ def norm_lm_head(
     values: Tensor, indices: Tensor, logits: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor,
     eps: float, pdl: bool = False,
 ) -> None:  # fmt: skip
-    """Shapes as at the top of the file. ValueError also for more than 4 tokens.
-
-    No optional tensor may stand in `mutates_args`: torch 2.11 raises IndexError where it is left
-    out. So logits that nobody wants are a tensor without elements.
-    """
+    """Shapes as at the top of the file. ValueError also for more than 4 tokens."""
     vocab, width = weight.shape
     if len(x) > MAX_GEMV_TOKENS:
-        raise ValueError(
-            f"{len(x)} rows > {MAX_GEMV_TOKENS}: compute the logits with "
-            "torch.nn.functional.linear and take their argmax"
-        )
+        raise ValueError(f"{len(x)} rows > {MAX_GEMV_TOKENS}: use torch.nn.functional.linear")
     sms = sm_count(x.device)
     programs = num_programs(vocab, width, sms)
     check_shape("x", x, (len(x), width))
@@ -117,20 +102,17 @@ def norm_lm_head(
     check_shape("weight", weight, (vocab, width))
     for name, partials in (("values", values), ("indices", indices)):
         check_shape(name, partials, (len(x), programs))
-    if wants_logits := logits.numel() > 0:
-        check_shape("logits", logits, (len(x), vocab))
+    check_shape("logits", logits, (len(x), vocab))
     plan = dot_plan(gemv_plan(vocab, width, sm_count=sms), x, norm_weight, weight)
     if plan is None or not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)
-        if wants_logits:
-            logits.copy_(scores)
+        logits.copy_(scores)
         fill_partials(values, indices, scores)
         return
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
-        SLICES=plan.warps, LOGITS=wants_logits, num_warps=plan.warps,
-        **launch_options(pdl, x.device),
+        SLICES=plan.warps, num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

@@ -74,21 +74,22 @@ def runs_triton(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")
 
 
-def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
-    """Keyword arguments of a launch: the kernel's constant PDL, and the launch's attribute.
+def why_no_pdl(device: torch.device) -> str | None:
+    """Why a device has no programmatic dependent launch, in one line; None where it has."""
+    if device.type != "cuda":
+        return f"programmatic dependent launch needs a GPU of sm_90 or newer, not {device}"
+    if (have := torch.cuda.get_device_capability(device)) < (9, 0):
+        return f"sm_{have[0]}{have[1]} has no programmatic dependent launch: it came with sm_90"
+    return None
 
-    Raises ValueError for `pdl` on a device that has none (it came with Hopper, sm_90).
-    """
+
+def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
+    """Keyword arguments of a launch: the kernel's constant PDL, and the launch's attribute. Raises
+    ValueError for `pdl` on a device that has none."""
     if not pdl:
         return {"PDL": False}
-    if device.type != "cuda":
-        raise ValueError(f"pdl=True needs a GPU of sm_90 or newer, got {device}: use pdl=False")
-    major, minor = torch.cuda.get_device_capability(device)
-    if major < 9:
-        name = torch.cuda.get_device_name(device)
-        raise ValueError(
-            f"pdl=True needs a GPU of sm_90 or newer, {name} is sm_{major}{minor}: use pdl=False"
-        )
+    if reason := why_no_pdl(device):
+        raise ValueError(f"{reason}: use pdl=False")
     return {"PDL": True, "launch_pdl": True}
 
 

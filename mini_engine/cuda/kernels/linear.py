@@ -31,14 +31,16 @@ from torch import Tensor
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
-from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot
+from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
 from mini_engine.cuda.kernels.gemv_quantized import (
+    EXPONENT,
+    form_of,
     launch_dequantize,
-    launch_quantized,
     quantized_plan,
+    quantized_product_kernel,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
-from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized
+from mini_engine.cuda.quantized_matrix import WORDS, Matrix, QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
 
@@ -119,12 +121,18 @@ def product(
             plan = quantized_plan(
                 num_rows, width, bits, tokens=len(some), pairs=gated, sm_count=sms
             )
-            launch_quantized(its_out, some, norm_weight, matrix, bias, eps, add, gated, pdl, plan)
+            launch_linear(
+                its_out, some, norm_weight, (weight, scales, zeros), bias, eps, add, pdl, plan,
+                quantized_product_kernel, GATED=gated, exponent=EXPONENT, **form_of(matrix),
+            )  # fmt: skip
         return
     plan = gemv_plan(num_rows, width, pairs=gated, sm_count=sms)
     norms = [] if norm_weight is None else [norm_weight]
     if dot := dot_plan(plan, x, weight, *norms):
-        launch_dot(out, x, norm_weight, weight, bias, eps, add, gated, pdl, dot)
+        launch_linear(
+            out, x, norm_weight, weight, bias, eps, add, pdl, dot, dot_product_kernel,
+            GATED=gated, SLICES=dot.warps,
+        )  # fmt: skip
     elif gated and norm_weight is not None:
         launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
     else:
@@ -179,21 +187,17 @@ def _checked(
     weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int, halves: int,
 ) -> Matrix:  # fmt: skip
     """The weight of these parts. Raises ValueError unless everything fits it."""
-    if weight.dim() != 2 or len(weight) % halves:
-        expected = "(N, K)" if halves == 1 else "(2 · I, K)"
-        raise ValueError(f"weight is {tuple(weight.shape)}, expected {expected}")
-    if scales is None:
-        matrix: Matrix = weight
-        width, words, most = weight.shape[1], weight.shape[1], MAX_GEMV_TOKENS
-    else:
-        width, most = x.shape[1], MAX_QUANTIZED_TOKENS
-        matrix = QuantizedMatrix(weight, scales, zeros, bits, width)
-        words = matrix.words_of_row
-    check_shape("weight", weight, (len(weight), words))
-    check_shape("x", x, (len(x), width))
-    check_shape("out", out, (len(x), len(weight) // halves))
+    (tokens, width), height = x.shape, len(weight)
+    matrix: Matrix = weight
+    wanted, most = width, MAX_GEMV_TOKENS
+    if scales is not None:
+        matrix, most = QuantizedMatrix(weight, scales, zeros, bits, width), MAX_QUANTIZED_TOKENS
+        wanted = -(-width // (32 // bits * WORDS)) * WORDS
+    check_shape("weight", weight, (height, wanted))
+    check_shape("x", x, (tokens, width))
+    check_shape("out", out, (tokens, height // halves))
     if norm_weight is not None:
         check_shape("norm_weight", norm_weight, (width,))
-    if len(x) > most:
-        raise ValueError(f"{len(x)} tokens > {most}: use library_linear")
+    if tokens > most:
+        raise ValueError(f"{tokens} tokens > {most}: use library_linear")
     return matrix

@@ -128,8 +128,7 @@ def add_rms_norm_naive(
 
 
 def _check(out: Tensor, x: Tensor, weight: Tensor) -> None:
-    if x.dim() != 2:
-        raise ValueError(f"x is {tuple(x.shape)}, expected (num_tokens, hidden_size)")
-    check_shape("x", x, tuple(x.shape))
-    check_shape("out", out, tuple(x.shape))
-    check_shape("weight", weight, (x.shape[1],))
+    rows, width = x.shape
+    check_shape("x", x, (rows, width))
+    check_shape("out", out, (rows, width))
+    check_shape("weight", weight, (width,))

@@ -62,16 +62,11 @@ class Heads:
     def of(
         cls, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_scales: Tensor | None = None
     ) -> Heads:
-        """Raises ValueError unless they fit together, head_dim is a power of two >= 16, and there
-        are scales if and only if the cache is in fp8."""
+        """Raises ValueError unless they fit together, and there are scales if and only if the cache
+        is in fp8. (generate.py says which head_dim the kernels take.)"""
         check_shape("k_cache", k_cache, tuple(k_cache.shape))
         check_shape("v_cache", v_cache, tuple(k_cache.shape))
         _, block_size, kv_heads, head_dim = k_cache.shape
-        if head_dim < 16 or head_dim != triton.next_power_of_2(head_dim):
-            raise ValueError(
-                f"head_dim {head_dim}: these kernels need a power of two of 16 or more; "
-                "use the model without them"
-            )
         if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
             raise ValueError(
                 f"q is {tuple(q.shape)}, expected (num_tokens, a multiple of {kv_heads} "

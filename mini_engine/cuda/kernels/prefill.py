@@ -19,8 +19,6 @@ and the walk stops there, which halves the work of a long prompt. The longest wa
 that no wave waits for them at its end: of each request the last rows, and decodes, which a batch
 begins with, before all chunks. Which request a program serves it finds out by itself, so the grid
 depends on the shapes alone: a graph may hold it.
-
-Bytes: as in attention.py, and the keys and values again for every 128 rows, from L2.
 """
 
 from __future__ import annotations

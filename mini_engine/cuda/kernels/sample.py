@@ -17,8 +17,6 @@ takes is not yet measured.
 
 **The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
 each.
-
-Bytes: the logits, once for each pass, and once for the draw.
 """
 
 from __future__ import annotations

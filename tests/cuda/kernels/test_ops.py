@@ -90,10 +90,6 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             head.norm_lm_head,
             (found, where, rows(3, 12), rows(3, 32), norm_weight, matrix, EPS),
         ),
-        "norm_lm_head, no logits": (
-            head.norm_lm_head,
-            (found, where, torch.empty(0), rows(3, 32), norm_weight, matrix, EPS),
-        ),
         "draw": (
             sample.draw,
             (*drawn, rows(3, 12), kv.context_lens, halves, halves, halves.log(), ones, ints),
@@ -151,33 +147,26 @@ def test_what_does_not_fit_is_named() -> None:
     op, arguments = calls["decode_attention"]
     with pytest.raises(ValueError, match="splits is 65, expected 1 to 64"):
         op(*arguments[:-1], 65)
-    with pytest.raises(ValueError, match="head_dim 24: these kernels need a power of two"):
-        Heads.of(rows(1, 24), rows(2, 4, 1, 24), rows(2, 4, 1, 24))
-    op, (out, _, _, *others) = calls["rope_kv_write_attention"]
-    narrow = rows(9, 4, 2, 16)
-    with pytest.raises(ValueError, match="head_dim 16: the fused attention needs 32 or more"):
-        op(out, narrow, narrow.clone(), *others)
 
 
 def test_a_batch_too_large_for_a_kernel_is_told_what_to_use() -> None:
     x, norm_weight, weight = rows(5, 32), rows(32), rows(12, 32)
     with pytest.raises(ValueError, match=r"5 tokens > 4: use library_linear"):
         linear.linear_add(rows(5, 12), x, weight)
-    parts = torch.empty(5, head.num_programs(12, 32))
-    with pytest.raises(ValueError, match=r"5 rows > 4.*torch.nn.functional.linear"):
-        head.norm_lm_head(parts, parts.int(), torch.empty(0), x, norm_weight, weight, EPS)
+    parts, logits = torch.empty(5, head.num_programs(12, 32)), torch.empty(5, 12)
+    with pytest.raises(ValueError, match=r"5 rows > 4"):
+        head.norm_lm_head(parts, parts.int(), logits, x, norm_weight, weight, EPS)
 
 
 # ---- programmatic dependent launch
 
 
 def test_pdl_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="pdl=True needs a GPU of sm_90 or newer, got cpu"):
+    with pytest.raises(ValueError, match="needs a GPU of sm_90 or newer, not cpu"):
         launch_options(True, CPU)
     assert launch_options(False, CPU) == {"PDL": False}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
-    with pytest.raises(ValueError, match="A100 is sm_80: use pdl=False"):
+    with pytest.raises(ValueError, match="sm_80 has no"):
         launch_options(True, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert launch_options(True, torch.device("cuda")) == {"PDL": True, "launch_pdl": True}

@@ -8,6 +8,7 @@ bf16 would be 2^-9 off, thousands of times more than what is allowed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
-from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot
-from mini_engine.cuda.kernels.gemv_quantized import launch_quantized as quantized
+from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
+from mini_engine.cuda.kernels.gemv_quantized import EXPONENT, form_of, quantized_product_kernel
 from mini_engine.cuda.kernels.linear import product_reference
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized, quantize
 from tests.support.kernel_cases import NAN, assert_close
@@ -58,22 +59,29 @@ class Product:
         self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
         *, add: bool,
     ) -> None:  # fmt: skip
-        if isinstance(weight, QuantizedMatrix):
-            quantized(out, x, norm, weight, bias, EPS, add, False, False, self.plan)
-        elif self.kernels == "registers":
+        if self.kernels == "registers":
             gemv.launch_linear(out, x, norm, weight, bias, EPS, add, False, self.plan)
         else:
-            launch_dot(out, x, norm, weight, bias, EPS, add, False, False, self.plan)
+            self.launch(out, x, norm, weight, bias, self.plan, add=add, gated=False)
+
+    def launch(
+        self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
+        plan: GemvPlan, *, add: bool, gated: bool,
+    ) -> None:  # fmt: skip
+        more: dict[str, Any] = {"GATED": gated, "SLICES": plan.warps}
+        kernel, tensors = dot_product_kernel, [weight]
+        if isinstance(weight, QuantizedMatrix):
+            kernel, tensors = quantized_product_kernel, list(weight.parts[:3])
+            more = {"GATED": gated, "exponent": EXPONENT, **form_of(weight)}
+        gemv.launch_linear(out, x, norm, tensors, bias, EPS, add, False, plan, kernel, **more)
 
     def gate_up(self, out: Tensor, x: Tensor, norm: Tensor, weight: Matrix) -> None:
         """By a plan of half the rows: the tile has rows of both halves."""
         plan = GemvPlan(max(1, self.plan.rows // 2), *list(vars(self.plan).values())[1:])
-        if isinstance(weight, QuantizedMatrix):
-            quantized(out, x, norm, weight, None, EPS, False, True, False, plan)
-        elif self.kernels == "registers":
+        if self.kernels == "registers":
             gemv.launch_gate_up(out, x, norm, weight, EPS, False, plan)
         else:
-            launch_dot(out, x, norm, weight, None, EPS, False, True, False, plan)
+            self.launch(out, x, norm, weight, None, plan, add=False, gated=True)
 
     def room(self, *shape: int) -> Tensor:
         dtype = FP32 if self.kernels == "tensor cores" else self.dtype
@@ -218,6 +226,7 @@ def test_a_row_beyond_the_last_and_a_column_beyond_the_width_are_never_read() ->
     x = torch.cat([torch.randn(1, width), torch.full((1, width), NAN)])[:1]
     out = torch.full((2, rows), NAN)
     plan = GemvPlan(rows=2, warps=4, chunk=4, chunks=1)
-    quantized(out[:1], x, None, guarded, None, EPS, False, False, False, plan)
+    product = Product("int4", FP32, 1, rows, x.shape[1], plan)
+    product.linear(out[:1], x, None, guarded, None, add=False)
     assert_close(out[:1], x @ dequantized(weight).T, terms=8)
     assert out[1].isnan().all()
