@@ -26,7 +26,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import shape_of
-from mini_engine.serving.ladder_cost import size_server
+from mini_engine.serving.ladder_cost import SizedServer, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace
@@ -71,11 +71,10 @@ class Server:
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
         config. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
         default. Limits are vLLM's on this card by default."""
-        if isinstance(model, str | Path):
-            model = shape_of(str(model))
-        self.config, self.spec = model, load_spec(card, host, engine)
-        self.stored = stored_as(model, quant, kv_dtype)
-        self.costs = StepModel(model, self.spec, self.stored)
+        self.config = model if isinstance(model, ModelConfig) else shape_of(str(model))
+        self.spec = load_spec(card, host, engine)
+        self.stored = stored_as(self.config, quant, kv_dtype)
+        self.costs = StepModel(self.config, self.spec, self.stored)
         seqs, tokens = self.spec.batch_defaults
         self.max_num_seqs = max_num_seqs or seqs
         self.max_num_batched_tokens = max_num_batched_tokens or tokens
@@ -86,23 +85,21 @@ class Server:
         Raises ValueError where so many do not fit the card.
         """
         check_batch(self.config, self.spec, batch, context, self.stored)
-        descriptor = self._dispatcher(mode, None).dispatch(batch, batch, 1)
-        keys = batch * context
-        launched, shape = padded_step(descriptor, batch, keys, keys)
-        us, name = self.costs.itl_us(launched, shape), str(descriptor.mode)
+        dispatcher = GraphDispatcher(mode, self.capture_sizes(mode), self.max_num_seqs)
+        descriptor, keys = dispatcher.dispatch(batch, batch, 1), batch * context
+        us = self.costs.itl_us(*padded_step(descriptor, batch, keys, keys))
         floor = step_floor_us(self.config, self.spec, batch, context, self.stored)
+        name = str(descriptor.mode)
         low, high = self.spec.interval(us / 1e3, name, batch, floor / 1e3) or (None, None)
         return Itl(us / 1e3, low, high, name)
 
     def explain(
-        self,
-        batch: int = 1,
-        context: int = 1024,
-        itl_ms: float | None = None,
+        self, batch: int = 1, context: int = 1024, itl_ms: float | None = None,
         mode: str | None = None,
-    ) -> Explained:
+    ) -> Explained:  # fmt: skip
         """A measured step (or, without `itl_ms`, the predicted eager one) taken apart: bytes,
-        beginnings and ends of kernels, and the time in which the GPU waits for the CPU."""
+        beginnings and ends of kernels, and the time in which the GPU waits for the CPU. Raises
+        ValueError where so many requests do not fit the card."""
         check_batch(self.config, self.spec, batch, context, self.stored)
         return explain(
             self.config, self.spec, batch=batch, context=context, mode=mode, stored=self.stored,
@@ -121,22 +118,25 @@ class Server:
         return [*optimal_ladder(histogram, rungs, cost=full_us)]
 
     def replay(
-        self,
-        trace: str | Path | Sequence[TraceRequest],
-        mode: str = "FULL_AND_PIECEWISE",
+        self, trace: str | Path | Sequence[TraceRequest], mode: str = "FULL_AND_PIECEWISE",
         capture_sizes: Sequence[int] | None = None,
-    ) -> ServeReport:
+    ) -> ServeReport:  # fmt: skip
         """Serve the requests of a trace: every step, as vLLM's scheduler decides it."""
         requests = read_trace(trace) if isinstance(trace, str | Path) else trace
-        server = size_server(
-            self.config, self.spec, mode, self._dispatcher(mode, capture_sizes).sizes,
+        sized = self.sized(mode, capture_sizes)
+        return replay(requests, self.costs, sized.limits, sized.dispatcher)
+
+    def sized(self, mode: str, capture_sizes: Sequence[int] | None = None) -> SizedServer:
+        """Its scheduler's limits, with all memory that nothing else takes as KV blocks, its
+        dispatcher and what its graphs cost. Raises ValueError where no block is left."""
+        return size_server(
+            self.config, self.spec, mode, self.capture_sizes(mode, capture_sizes),
             stored=self.stored, max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
         )  # fmt: skip
-        return replay(requests, self.costs, server.limits, server.dispatcher)
 
-    def _dispatcher(self, mode: str, capture_sizes: Sequence[int] | None) -> GraphDispatcher:
-        sizes = default_capture_sizes(
-            self.max_num_seqs, self.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
+    def capture_sizes(self, mode: str, asked: Sequence[int] | None = None) -> list[int]:
+        """vLLM's, or those that were `asked` for and that a step reaches."""
+        return default_capture_sizes(
+            self.max_num_seqs, self.max_num_batched_tokens, capture_sizes=asked, mode=mode
         )
-        return GraphDispatcher(mode, sizes, self.max_num_seqs)

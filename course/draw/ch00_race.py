@@ -98,7 +98,11 @@ def words() -> tuple[str, ...]:
 def table() -> dict[str, Any]:
     """What the widget reads."""
     lanes = {way: vars(lane) for way, lane in race().items()}
-    return {"lanes": lanes, "prompt": PROMPT, "words": words(), "slower": SLOWER}
+    about = (
+        f"{SHAPE} on one {CARD.upper()} in a usual server, {CONTEXT} tokens of context. The text "
+    )
+    about += f"is written by the course's small checkpoint, {SLOWER} times as slowly as predicted."
+    return {"lanes": lanes, "prompt": PROMPT, "words": words(), "slower": SLOWER, "about": about}
 
 
 # ---------------------------------------------------------------- as a picture

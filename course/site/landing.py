@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from course.draw.ch00_race import SLOWER, race
+from course.draw.ch00_race import race
 from course.draw.ch14 import shipped_rows
 from course.site.path import chapters
 
@@ -26,7 +26,6 @@ def context(root: Path) -> dict[str, Any]:
     eager, path = race()["eager"], chapters(root)
     rows = [row for row in shipped_rows() if row.left_out_error is not None]
     return {
-        "slower": SLOWER,
         "idle": f"{1 - eager.busy[0] / eager.itl[0]:.0%}",
         "parts": [(part, list(of)) for part, of in groupby(path, key=lambda one: one.part)],
         "hours": round(sum(chapter.minutes for chapter in path) / 60),

@@ -29,7 +29,7 @@ from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
 from mini_engine.bench.variants import OURS, PLAIN, FusedGraph, no_kernels
-from mini_engine.cli.measuring import dtype_of
+from mini_engine.cli.options import dtype_of
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model

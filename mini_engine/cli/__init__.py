@@ -33,33 +33,21 @@ from mini_engine.cli.ending import CheckFailed, guarded
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
-# Each command: what it teaches, the next command, and the chapter behind it.
+# Each command: what it teaches, the next command, the chapter behind it.
 COMMANDS = {
-    "demo": ("the main job: same text in every mode, where the time goes, a picture and a trace",
-             "crossover", "04-two-clocks"),
-    "generate": ("write text with a checkpoint, eagerly or with graphs: the same tokens either way",
-                 "demo", "10-continuous-batching"),
-    "explain": ("am I launch-bound? Where a measured step's time goes, what a graph would save",
-                "crossover", "04-two-clocks"),
-    "crossover": ("ITL against batch: up to where does a graph pay?",
-                  "ladder --batch 33", "16-when-none-of-this-helps"),
-    "ladder": ("which batch sizes get a graph, and why your batch of 33 runs at 40",
-               "serve", "08-capture-sizes"),
-    "capacity": ("what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
-                 "crossover", "03-the-decode-step"),
-    "serve": ("replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
-              "ladder --batch 33", "10-continuous-batching"),
-    "calibrate": ("measure what this machine's GPU and CPU charge, and write a card and a host",
-                  "crossover --spec out/card.json --host out/card-host.json", "14-measuring"),
-    "bench": ("time real decode steps: transformers, eager, graphs, torch.compile, kernel by "
-              "kernel", "validate", "14-measuring"),
-    "gpu": ("everything that matters on this machine's GPU in nine minutes, stage by stage",
-            "bench --plot out/gpu/bench.json", "15-to-the-floor"),
-    "validate": ("hold the predictions against what others have measured",
-                 "calibrate", "14-measuring"),
-    "trace": ("write or sum up a timeline of one decode step (opens in Perfetto)",
-              "demo", "04-two-clocks"),
-}  # fmt: skip
+    "demo": ("the main job: one text in every mode, a picture, a trace", "crossover", 4),
+    "generate": ("write text with a checkpoint: the same in every mode", "demo", 10),
+    "explain": ("am I launch-bound? Where a step's time goes", "crossover", 4),
+    "crossover": ("ITL against batch: up to where does a graph pay?", "ladder --batch 33", 16),
+    "ladder": ("which batch sizes get a graph, why 33 runs at 40", "serve", 8),
+    "capacity": ("what fits on a card, and the floor of ITL", "crossover", 3),
+    "serve": ("replay a request trace: TTFT, ITL, padding waste", "ladder --batch 33", 10),
+    "calibrate": ("what this machine charges, as a card and a host", "crossover", 14),
+    "bench": ("time real decode steps, variant by variant", "validate", 14),
+    "gpu": ("all that matters on this GPU in nine minutes", "bench --plot out/gpu/bench.json", 15),
+    "validate": ("predictions against what others have measured", "calibrate", 14),
+    "trace": ("a timeline of one decode step, for Perfetto", "demo", 4),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,7 +102,7 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
         if name == _asked(words):
             command = load(name)
             sub.description = command.__doc__
-            sub.epilog = f"Next: python -m mini_engine {following}\nRead: course/{chapter}.md"
+            sub.epilog = f"Next: python -m mini_engine {following}\nRead: chapter {chapter}"
             options.add(sub, command.SHARED, command.OPTIONS)
             sub.set_defaults(**getattr(command, "DEFAULTS", {}))
     return parser

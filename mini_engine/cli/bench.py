@@ -7,35 +7,29 @@
 The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton
 kernels in one graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or
-int4 weights or an fp8 cache (kv8).
+int4 weights or an fp8 cache (kv8). A variant passes a gate before it is timed: against float32, its
+logits may be no worse than plain bf16's, up to a margin for chance. A variant of ours that fails is
+not timed; a baseline that fails is marked. Then it takes turns with the anchor, always the same
+variant; only dependent decode steps are timed. The null variant is the anchor against itself, and
+shows the noise. "(no graph)" stands behind a variant that claims a CUDA graph and launched its
+kernels one by one: at the end the profiler counts the launches.
 
-A variant passes a gate before it is timed: against float32, its logits may be no worse than plain
-bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline that fails
-is marked. Then it takes turns with the anchor, always the same variant; only dependent decode steps
-are timed. The table gives the median with its interval over the laps, its share of a copy's
-bandwidth, and the simulator's prediction; a card and a host that `calibrate` wrote (--spec, --host)
-predict best. The null variant is the anchor against itself, and shows the noise. "(no graph)"
-stands behind a variant that claims a CUDA graph and launched its kernels one by one: at the end the
-profiler counts the launches, and --traces keeps what it saw, for `trace --recorded`. Beside the
-JSON file stand two pictures, and at the end which of the project's bars are reached.
-
-Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
-soon as it is known; --resume measures what is missing. Without a GPU, a tiny model runs on the CPU
-emulator: file and pictures say so, and nothing reads them as evidence. Where the code was copied
-without .git, the variable LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run
-on the same checkpoint, each in a process of its own; their times between tokens, as a caller sees
-them, have a table of their own."""
+Weights are random in the true shape unless --shape is a checkpoint folder. Predictions are best
+with a card and a host that `calibrate` wrote (--spec, --host). Without a GPU, a tiny model runs on
+the CPU emulator: file and pictures say so, and nothing reads them as evidence. Where the code was
+copied without .git, LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run on the
+same checkpoint, each in a process of its own; their times between tokens have their own table."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -48,14 +42,10 @@ from mini_engine.bench.evidence import (
 )
 from mini_engine.bench.others.child import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
-from mini_engine.cli import CheckFailed, measuring, options
+from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.cards import load_sheet, load_spec
-
-if TYPE_CHECKING:
-    from mini_engine.bench.bench import Bench
-    from mini_engine.bench.others.compare import EngineRow
 
 HEADS = ("<variant", "<ITL µs (95%)", "<× anchor", "<GB/s", "<of a copy", "<predicted µs")
 ENGINES: Columns = {
@@ -66,14 +56,12 @@ ENGINES: Columns = {
     "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}",
 }  # fmt: skip
 MODELS = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"]
-# What is measured where nobody says otherwise: shapes, batches, contexts, laps, steps a lap.
-DEFAULTS: dict[str, tuple[list[str], list[int], list[int], int, int]] = {
-    "emulated": (["tiny"], [1, 2], [40], 2, 4),
-    "quick": (MODELS[:1], [1, 8], [512], 8, 32),
-    "whole": (MODELS, [1, 8, 64, 256], [512], 20, 32),
-}
-
-
+# What nobody says: shape, batch, context, rounds, steps; emulated, with --quick, and without.
+USUAL: tuple[tuple[Any, ...], ...] = (
+    (["tiny"], [1, 2], [40], 2, 4),
+    (MODELS[:1], [1, 8], [512], 8, 32),
+    (MODELS, [1, 8, 64, 256], [512], 20, 32),
+)
 SHARED = "device"
 AGAINST = f"other engines on a checkpoint folder; without --arms, only they: {', '.join(NAMES[2:])}"
 OPTIONS: options.Rows = {
@@ -82,7 +70,7 @@ OPTIONS: options.Rows = {
     "--batch 1,8": (options.whole_numbers, None, "batches (default: 1,8,64,256)"),
     "--context 512": (options.whole_numbers, None, "contexts (default: 512)"),
     "--arms NAME,...": (options.words, None, "variants (default: all; an unknown name lists them)"),
-    "--against NAME,...": (options.words, None, AGAINST),
+    "--against NAME,...": (options.words, [], AGAINST + " (default: none)"),
     "--python PYTHON": (str, sys.executable, "which has the engines of --against"),
     "--rounds N": (options.positive, None, "laps, an even number (default: 8, or 20)"),
     "--steps N": (options.positive, None, "decode steps a lap (default: 32)"),
@@ -99,121 +87,106 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
-    out, measurement = _measure(args, console)
-    rows = [*measurement.figures["rows"], *measurement.figures["others"]]
-    if rows and all(row["status"] == NOT_RUN for row in rows):
-        raise CheckFailed(
-            f"none of {len(rows)} was timed: {rows[-1]['reason']} ({out} has the reason of each)"
-        )
-    return result_of(out, measurement)
-
-
-def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurement]:
-    """The file, with everything in it that was asked for, and what it holds."""
-    backend = measuring.backend_of(args.device, console)
+    backend = options.backend_of(args.device, console)
     from mini_engine.bench.bench import Bench, check_names
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
-    size = "emulated" if backend.emulated else "quick" if args.quick else "whole"
-    for name, usual in zip(
-        ("shape", "batch", "context", "rounds", "steps"), DEFAULTS[size], strict=True
-    ):
-        setattr(args, name, getattr(args, name) or usual)
+    usual = USUAL[0 if backend.emulated else 1 if args.quick else 2]
+    for name, value in zip(("shape", "batch", "context", "rounds", "steps"), usual, strict=True):
+        setattr(args, name, getattr(args, name) or value)
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
     check_names(args.arms)
-    _check_engines(args)
-    configs = {word: measuring.config_of(word, backend) for word in args.shape}
-
-    measurement, known, path = measuring.begun("bench", backend, args.typed)
+    for name in args.against:
+        if name not in NAMES:
+            raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
+    if not shutil.which(args.python):
+        raise ValueError(f"--python {args.python}: no such program")
+    if shapes := [word for word in args.shape if args.against and not Path(word).is_dir()]:
+        raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {shapes[0]!r}")
+    dtype = str(options.dtype_of(backend)).removeprefix("torch.")
+    configs = {word: replace(_shape(word), dtype=dtype) for word in args.shape}
+    measurement, known, path = options.begun("bench", backend, args.typed)
     out, card = args.out or path, args.spec or known or options.CARD
     own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
-
-    def spec_for(engine: str) -> Any:
-        return load_spec(card, args.host, own or engine)
-
-    copy, spec = copy_bandwidth(backend, sizes_for(backend)), spec_for(VARIANTS[ANCHOR].engine)
-    figures = {"copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host,
-               "rounds": args.rounds, "steps": args.steps, "anchor": ANCHOR}  # fmt: skip
+    copy = copy_bandwidth(backend, sizes_for(backend))
+    bench = Bench(
+        backend, lambda engine: load_spec(card, args.host, own or engine), copy["median"],
+        args.rounds, args.steps, args.gate_steps,
+    )  # fmt: skip
+    spec = bench.spec_for(VARIANTS[ANCHOR].engine)
+    figures = {"copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
+               "rounds": args.rounds, "steps": args.steps}  # fmt: skip
     rows: dict[tuple[Point, str], Row] = {}
-    others: list[EngineRow] = []
     if args.resume and out.exists():
         old = read_measurement(out)
         check_same_machine(out, old, measurement)
         rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
+    others: list[dict[str, Any]] = []
 
-    def written(*told: str) -> Measurement:
-        found = {**figures, "rows": [row.as_json() for row in rows.values()],
-                 "others": [asdict(row) for row in others]}  # fmt: skip
-        write_measurement(out, replace(measurement, figures=found))
-        if told:
-            console.print(*told)
-        return replace(measurement, figures=found)
+    def written() -> Measurement:
+        every = {"rows": [row.as_json() for row in rows.values()], "others": others}
+        found = replace(measurement, figures={**figures, **every})
+        write_measurement(out, found)
+        return found
 
-    bench = Bench(backend, spec_for, copy["median"], args.rounds, args.steps, args.gate_steps)
     for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
-        written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
+        written()
+        console.print(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
     for one in _others(args):
-        others.append(one)
+        others.append(asdict(one))
         us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
-        written(f"{one.engine}: {us}")
-    return out, written()
+        written()
+        console.print(f"{one.engine}: {us}")
+    statuses = [row.status for row in rows.values()] + [one["status"] for one in others]
+    if {*statuses} == {NOT_RUN}:
+        reason = [*(row.reason for row in rows.values()), *(one["reason"] for one in others)][-1]
+        raise CheckFailed(f"none of {len(statuses)} was timed: {reason} ({out} has the reasons)")
+    return result_of(out, written())
+
+
+def _shape(word: str) -> ModelConfig:
+    return options.tiny_shape() if word == "tiny" else options.shape_of(word)
 
 
 def _arms(
-    args: argparse.Namespace, bench: Bench, configs: Mapping[str, ModelConfig],
-    rows: Mapping[tuple[Point, str], Row],
-) -> Iterator[Row]:  # fmt: skip
+    args: argparse.Namespace, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
+) -> Iterator[Row]:
     """The rows that are missing; then, when all are timed, these again with counted launches."""
     from mini_engine.cuda.weights import load_weights, no_room, random_weights
 
-    backend, dtype = bench.backend, measuring.dtype_of(bench.backend)
-    for counting, (word, config) in itertools.product((False, True), configs.items()):
-        points = [Point(config.name, *at) for at in itertools.product(args.batch, args.context)]
-        missing = {p: [a for a in args.arms if counting or (p, a) not in rows] for p in points}
+    backend, dtype = bench.backend, options.dtype_of(bench.backend)
+    for counting, (word, config) in product((False, True), configs.items()):
+        points = [Point(config.name, *at) for at in product(args.batch, args.context)]
+        missing = {p: [a for a in args.arms if ((p, a) in rows) is counting] for p in points}
         if not any(missing.values()):
             continue
         if reason := no_room(config, backend, "bf16", "fp32"):
             for point, names in missing.items() if not counting else ():
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
-        if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
+        if word not in (*SHAPES, "tiny") and Path(word).is_dir():
             ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
             weights = load_weights(config, word, backend.device, dtype)
         else:
             weights = random_weights(config, backend.device, dtype, seed=0)
         for point, names in missing.items():
             if counting:
-                done = [rows[point, name] for name in names if (point, name) in rows]
-                yield from bench.profiled(weights, done, args.traces)
+                yield from bench.profiled(weights, [rows[point, a] for a in names], args.traces)
             elif names:
                 yield from bench.rows(weights, point, names)
         del weights  # before the next shape's are made
 
 
-def _check_engines(args: argparse.Namespace) -> None:
-    """ValueError for what no engine could do, before anything is measured."""
-    for name in args.against or []:
-        if name not in NAMES:
-            raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
-    if not shutil.which(args.python):
-        raise ValueError(f"--python {args.python}: no such program")
-    for word in args.shape if args.against else []:
-        if not Path(word).is_dir():
-            raise ValueError(
-                f"--against loads a checkpoint: give --shape FOLDER, not the shape {word!r}"
-            )
-
-
-def _others(args: argparse.Namespace) -> Iterator[EngineRow]:
+def _others(args: argparse.Namespace) -> Iterator[Any]:
     from mini_engine.bench.others.compare import compare, job_for
 
-    points = itertools.product(args.shape, args.batch, args.context) if args.against else ()
+    points = product(args.shape, args.batch, args.context) if args.against else ()
     for word, batch, context in points:
-        config, folder = options.shape_of(word), str(Path(word).absolute())
+        config, folder = _shape(word), str(Path(word).absolute())
         job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
         yield from compare(config.name, job, args.against, args.python)
 
@@ -246,18 +219,15 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     if r.emulated:
-        console.print(measuring.EMULATED)
+        console.print(options.EMULATED)
     columns = 3 if r.emulated else 6  # emulated rates and shares would be of nothing
     for point, rows in by_point(map(Row.from_json, r.rows)).items():
         cells = [(row.variant, *_cells(row))[:columns] for row in rows]
         console.print(table(HEADS[:columns], cells, title=str(point), box=None))
     if r.others:
         console.print(table(ENGINES, r.others))
-    for bar in [] if r.emulated else r.bars:
-        console.print(str(bar))
-    console.print(f"measurements: {r.out}")
-    for name, picture in r.pictures.items():
-        console.print(f"{name}: {picture}")
+    told = [*([] if r.emulated else map(str, r.bars)), f"measurements: {r.out}"]
+    console.print("\n".join([*told, *(f"{name}: {path}" for name, path in r.pictures.items())]))
 
 
 def _cells(row: Row) -> list[str]:

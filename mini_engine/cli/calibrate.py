@@ -2,18 +2,14 @@
 
   python -m mini_engine calibrate -o out/card.json          # and out/card-host.json beside it
   python -m mini_engine calibrate --host                    # the host alone, in seconds, anywhere
-
-Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
-its nodes; the gaps between two kernels, in a stream and in a graph, and what programmatic dependent
-launch takes off them; the bandwidth of a copy and of a product of one row; a large product; copies
-of inputs and reading a token back. What cannot be measured is taken from --base. Then
-
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
-predicts for this very machine. Without a GPU the same runs on the CPU emulator, and all files say
-that they are no evidence. --host measures on CPU tensors what an op costs a Python program here; a
-launch on a GPU is not in it, and the file says so. `crossover --host out/my-host.json` then
-predicts for an H200 that this machine would feed.
+Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
+its nodes; the gaps between two kernels, and what programmatic dependent launch takes off them; the
+bandwidth of a copy and of a product of one row; a large product; copies of inputs and reading a
+token back. What cannot be measured is taken from --base. Without a GPU the same runs on the CPU
+emulator, and all files say that they are no evidence. --host measures on CPU tensors what an op
+costs a Python program here; a launch on a GPU is not in it, and the file says so.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.files import write_whole
 from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
@@ -82,18 +78,18 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
     if args.evidence in files.values():
         raise ValueError(f"--evidence {args.evidence}: card and host go there: give another file")
-    backend = measuring.backend_of(args.device, console)
+    backend = options.backend_of(args.device, console)
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import measure, sizes_for
     from mini_engine.bench.evidence import CALIBRATED, write_measurement
 
-    measurement, own, path = measuring.begun("calibration", backend, args.typed)
+    measurement, own, path = options.begun("calibration", backend, args.typed)
     if not (base_name := args.base or own):
         known = ", ".join(names("card"))
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
     emulated, evidence = measurement.emulated, args.evidence or path
     base, host = load_sheet("card", base_name), "laptop" if emulated else BASE_HOST
-    figures = dict(measure(backend, sizes_for(backend), measuring.dtype_of(backend)))
+    figures = dict(measure(backend, sizes_for(backend), options.dtype_of(backend)))
     write_measurement(evidence, replace(measurement, figures=figures))
     device = "emulated" if emulated else own or base.name
     about: dict[str, Any] = {"evidence": evidence.name, "emulated": emulated}
@@ -112,7 +108,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
 
 def show(r: argparse.Namespace, console: Console) -> None:
     if r.emulated:
-        console.print(measuring.EMULATED)
+        console.print(options.EMULATED)
     console.print(f"Measured on {r.machine}.")
     for kind, figures in r.figures.items():
         rows = [(name, f"{value:,.6g}", source) for name, value, source in figures]

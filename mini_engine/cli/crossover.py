@@ -3,20 +3,16 @@
   python -m mini_engine crossover --shape qwen3-0.6b --spec h200 --host server --engine vllm
 
 An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
-is small the GPU waits for every launch, and ITL is the number of kernels times what the engine's
-Python takes to issue one: more requests cost little. At the crossover all kernels take as long as
-all their launches. Below it a graph, which is launched once, saves what the GPU would have waited;
-above it only the wider gaps between single launches, and what the engine does between two steps.
-No step can beat the floor, the time to read weights and KV.
+is small the GPU waits for every launch, and more requests cost little. At the crossover all kernels
+take as long as all their launches. Below it a graph, which is launched once, saves what the GPU
+would have waited; above it only the wider gaps between single launches, and what the engine does
+between two steps. No step can beat the floor, the time to read weights and KV.
 
-How fast the host is decides where the crossover lies: on a desktop of 2025 (--host desktop-2025)
-the same kernels are issued sooner, and the GPU catches up at a smaller batch. Try also --engine
+How fast the host is decides where the crossover lies: try --host desktop-2025, --engine
 transformers, which launches many more kernels a step, a slower card (--spec l4), weights in few
-bits (--quant int4), or the file that calibrate --host wrote.
-
-Batches run at the next rung of the ladder, padded; above its top they run eagerly. In brackets
-stands how far off measurements by others were, and for the crossover, where it would be if eager
-steps took so much less or more.
+bits (--quant int4), or the file that calibrate --host wrote. Batches run at the next rung of the
+ladder, padded; above its top, eagerly. In brackets stands how far off measurements by others were,
+and for the crossover, where it would be if eager steps took so much less or more.
 """
 
 from __future__ import annotations
@@ -76,21 +72,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
     # the crossover, if issuing a kernel took as much less and more as eager steps were missed by
     hosts = [replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE") or ()]
+    itls = {mode: getattr(first, way).itl_us for mode, way in WAYS.items()}
     return {
-        **options.told(server),
-        "style": spec.ops,
-        "capture_sizes": sizes,
-        "room": room,
-        "crossover_batch": curve.crossover,
-        "crossover_interval": [crossover_batch(shape, on, context, stored) for on in hosts],
-        "batch_1": {
-            mode: options.interval(spec, getattr(first, way).itl_us, mode, 1, first.floor_us)
-            for mode, way in WAYS.items()
-        },
-        "finding": curve.finding(),
-        "out": out,
+        **options.told(server), "style": spec.ops, "capture_sizes": sizes, "room": room,
+        "crossover_batch": curve.crossover, "crossover_interval": [
+            crossover_batch(shape, on, context, stored) for on in hosts],
+        "batch_1": {mode: options.interval(spec, itl_us, mode, 1, first.floor_us)
+                    for mode, itl_us in itls.items()},
+        "finding": curve.finding(), "out": out,
         "points": [curve.point(batch) for batch in sorted(shown)],
-    }
+    }  # fmt: skip
 
 
 def show(r: argparse.Namespace, console: Console) -> None:

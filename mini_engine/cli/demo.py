@@ -106,15 +106,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "pays_after_replays": int(after) if 0 < after < float("inf") else None,
         })  # fmt: skip
     return {
-        "checkpoint": checkpoint.config.name,
-        "prompts": texts,
-        "texts": written[0].texts,
+        "checkpoint": checkpoint.config.name, "prompts": texts, "texts": written[0].texts,
         "tokens": [done.tokens for done in written[0].completions],
-        "modes": [generation.mode for generation in written],
-        **options.told(server),
-        "predictions": rows,
-        "measured": nearest_pair(shape, spec, batch),
-    }
+        "modes": [generation.mode for generation in written], **options.told(server),
+        "predictions": rows, "measured": nearest_pair(shape, spec, batch),
+    }  # fmt: skip
 
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
@@ -177,9 +173,5 @@ def show(r: argparse.Namespace, console: Console) -> None:
         "   ¹ Five kernels a layer in one graph; not yet measured.\n\n"
         f"[bold]3. Look[/bold]\n{picture} CPU lane and GPU lane, eager above graph\n"
         f"{trace} the same steps, for https://ui.perfetto.dev\n\n"
-        "[bold]Next[/bold]: .venv/bin/python -m mini_engine ...\n"
-        "   crossover          up to which batch does a graph pay?\n"
-        "   ladder --batch 33  why does my batch of 33 run at 40?\n"
-        "   serve              a trace of requests: TTFT, ITL, padding\n"
-        "   --help             all commands"
+        "[bold]Next[/bold]: crossover, ladder --batch 33, serve, or any command of --help"
     )

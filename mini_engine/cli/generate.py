@@ -4,24 +4,19 @@
   python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
 Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; without it, the small
-checkpoint that ships with the course writes (it has read the docstrings of Python's standard
-library). One prompt streams; several run side by side.
-
-Without --temperature the likeliest token is taken. With it tokens are drawn, and the same --seed
-gives the same text, whatever the mode and whoever runs beside it; the second prompt has the seed
-after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this order.
+checkpoint that ships with the course writes. One prompt streams; several run side by side. Without
+--temperature the likeliest token is taken. With it tokens are drawn, and the same --seed gives the
+same text, whatever the mode and whoever runs beside it; each further prompt has the next seed.
+--min-p, --top-k and --top-p drop unlikely tokens, in this order.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
-                the same bits: slow for a model of 0.6 billion parameters, which takes 3.4 GB of
-                this machine's memory for five prompts (it says so before it loads)
+                the same bits: slow, and 3.4 GB of memory, for a model of 0.6 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 with emulated ones; takes hub ids too; says so where it has to do with less;
-                reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
+                float32 with emulated ones; takes hub ids, AWQ and GPTQ checkpoints of 4 bits too
 
-With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
-with --kernels 0 it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
-place; with TRITON_INTERPRET=1 the kernels do, slowly: MINI_ENGINE_SM_COUNT=1 makes their programs
-fewer, --mode NONE spares the warm-up, and few tokens are soon there.
+With --backend cuda a batch in which everyone decodes is a graph of Triton kernels. On a CPU the
+PyTorch reference of each kernel runs in its place; with TRITON_INTERPRET=1 the kernels do, slowly:
+MINI_ENGINE_SM_COUNT=1 makes their programs fewer, and --mode NONE spares the warm-up.
 """
 
 from __future__ import annotations
@@ -57,7 +52,7 @@ OPTIONS: options.Rows = {
                   "fused, or none but PyTorch's own ops (default: 5)"),
     "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
                              "the one before: tokens come K at a time (default: 1)"),
-    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0, the likeliest)"),
+    "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0; 1 with those below)"),
     "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
     "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
     "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
@@ -72,9 +67,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         other = "sim" if args.backend == "cuda" else "cuda"
         raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
-    if drawn and "temperature" not in drawn:
-        option = "--" + next(iter(drawn)).replace("_", "-")
-        raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
+    drawn |= {"temperature": drawn.get("temperature", 1.0)} if drawn else {}
     texts, notes, about = args.prompt or list(options.PROMPTS), list[str](), dict[str, str]()
     write: Any  # of either wing
     if args.backend == "cuda":

@@ -1,20 +1,17 @@
 """Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
 
   python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
-  python -m mini_engine gpu --stages design,baselines
   python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
 
-A run has stages: which machine this is (environment), a step of our one design (design), graphs,
-eager and transformers (baselines), what each idea buys (ideas), what the machine charges
-(calibrate), the GPU's tests (pytest), torch.compile (compile), larger batches and few bits
-(batches). Each has a deadline, and its result is in a file before the next one begins. A run may be
-cut at any moment: the same line goes on with what is missing, and of a run that is done it prints
-the summary again: the stages, and of `bench` the times and which of the project's bars are reached.
-What a stage printed is in NAME.txt beside the results.
+The stages: which machine this is (environment), a step of our one design (design), graphs, eager
+and transformers (baselines), what each idea buys (ideas), what the machine charges (calibrate), the
+GPU's tests (pytest), torch.compile (compile), larger batches and few bits (batches). Each has a
+deadline, and its result is in a file, and what it printed in NAME.txt, before the next one begins.
+A run may be cut at any moment: the same line goes on with what is missing. At the end stand the
+stages, and of `bench` the times and which of the project's bars are reached.
 
 What has to be on the machine stands in course/measurements/README.md: no network is needed, and
-nothing here touches the card's settings. A rehearsal puts a tiny model through the same stages on
-the CPU emulator in a minute or two: it is marked as such, and no evidence.
+nothing here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
 """
 
 from __future__ import annotations
@@ -26,10 +23,10 @@ from typing import Any
 
 from rich.console import Console
 
-from mini_engine.bench.evidence import new_measurement, read_measurement
+from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
-from mini_engine.cli import CheckFailed, bench, measuring, options
+from mini_engine.cli import CheckFailed, bench, options
 
 SHARED = "device"
 OPTIONS: options.Rows = {
@@ -46,12 +43,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if name not in stages:
             raise ValueError(f"--stages {name}: expected some of {', '.join(stages)}")
     try:
-        measuring.backend_of(device, console)
+        backend = options.backend_of(device, console)
     except ValueError as error:
         rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
         raise ValueError(f"{error}; {rehearse}") from None
     chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
-    here = new_measurement("run", device, measuring.command_line(args.typed), {})
+    here, *_ = options.begun("run", backend, args.typed)
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
     for outcome in run_stages(

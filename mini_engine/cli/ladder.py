@@ -16,6 +16,7 @@ such predictions as published start-ups were.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,30 +44,24 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     out = args.out or (None if args.json else options.picture("out/ladder.png"))
     server, query_len = options.server(args), 1 + args.spec_tokens
-    shape, spec = server.config, server.spec
+    shape, spec, mode, most = server.config, server.spec, args.mode, args.max_num_seqs
     sizes = default_capture_sizes(
-        args.max_num_seqs, args.max_num_batched_tokens, mode=args.mode,
-        max_capture_size=args.max_capture_size, capture_sizes=args.capture_sizes,
-        num_speculative_tokens=args.spec_tokens,
+        most, args.max_num_batched_tokens, mode=mode, capture_sizes=args.capture_sizes,
+        max_capture_size=args.max_capture_size, num_speculative_tokens=args.spec_tokens,
     )  # fmt: skip
     options.name_dropped(args, sizes, console)
-    limits = args.mode, args.max_num_seqs
-    costs = LadderCosts(shape, spec, *limits, decode_query_len=query_len).of(sizes)
+    costs = LadderCosts(shape, spec, mode, most, decode_query_len=query_len).of(sizes)
     taken = costs.memory_bytes + server.stored.held + spec.reserved_bytes
     explained = None
     if args.batch:
-        explained = explain_batch(
-            GraphDispatcher(args.mode, sizes, limits[1], query_len), args.batch
-        )
+        explained = explain_batch(GraphDispatcher(mode, sizes, most, query_len), args.batch)
     if out and sizes:
         rows = (args.batch or 0) * query_len
-        about = f"{args.mode}, max_num_seqs {limits[1]}, {shape.name} on {spec.name}"
-        plots.waste_by_batch(
-            CaptureLadder(sizes), out, caption=f"Ladder of vLLM 0.33: {about}",
-            mark=rows if 1 <= rows <= sizes[-1] else None,
-        )  # fmt: skip
-    found = {"capture_sizes": sizes, "layers": shape.num_layers, "costs": costs, "out": out}
-    return {**options.told(server), **found, "fits": taken <= spec.vram_bytes,
+        about = f"Ladder of vLLM 0.33: {mode}, max_num_seqs {most}, {shape.name} on {spec.name}"
+        mark = rows if 1 <= rows <= sizes[-1] else None
+        plots.waste_by_batch(CaptureLadder(sizes), out, caption=about, mark=mark)
+    return {**options.told(server), "capture_sizes": sizes, "layers": shape.num_layers,
+            "costs": costs, "out": out, "fits": taken <= spec.vram_bytes,
             "explained": explained}  # fmt: skip
 
 
@@ -79,56 +74,50 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     if batch > most:
         raise ValueError(f"--batch {batch}: no step has more than {most}: raise --max-num-seqs")
     rows, says = batch * query_len, "Without graphs every batch runs eagerly, unpadded."
+    decode, mixed = dispatcher.dispatch(batch, rows, query_len), dispatcher.dispatch(batch, rows)
     if dispatcher.sizes:
         says = CaptureLadder(dispatcher.sizes).explain(rows)
+        whole = decode.mode is CUDAGraphMode.FULL or rows > dispatcher.sizes[-1]
+        if dispatcher.mode.decode_mode() is CUDAGraphMode.FULL and not whole:
+            says += f" No full graph holds {batch} requests within max_num_seqs {most}: "
+            says += f"capture {rows} itself to have one."
     if query_len > 1:
         says = f"{batch} requests of {query_len} tokens are a batch of {rows} rows. {says}"
-    decode, mixed = dispatcher.dispatch(batch, rows, query_len), dispatcher.dispatch(batch, rows)
-    full, top = CUDAGraphMode.FULL, max(dispatcher.sizes, default=0)
-    if dispatcher.mode.decode_mode() is full and decode.mode is not full and rows <= top:
-        says += f" No full graph holds {batch} requests within max_num_seqs {most}: "
-        says += f"capture {rows} itself to have one."
-    ways = {"decode": decode, "mixed": mixed}
-    told = {name: f"{way.mode}, {way.num_tokens} rows" for name, way in ways.items()}
-    return {"explanation": says, **told}
+    told = [f"{way.mode}, {way.num_tokens} rows" for way in (decode, mixed)]
+    return {"explanation": says, "decode": told[0], "mixed": told[1]}
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
-    sizes, costs = r.capture_sizes, r.costs
-    console.print(
+    sizes, costs, explained = r.capture_sizes, r.costs, r.explained
+    lines = [
         f"[bold]vLLM 0.33[/bold], {r.mode}, max_num_seqs {r.max_num_seqs:,}, "
         f"max_num_batched_tokens {r.max_num_batched_tokens:,}: [bold]{len(sizes)} capture sizes"
         f"[/bold]\n   {in_runs(sizes) or 'no graphs: every step is eager'}\n\n"
         f"{r.shape}, {r.layers} layers, on {options.on(r)}:"
-    )
+    ]
     if rungs := costs.piecewise_rungs:
         graphs = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
-        console.print(f"   PIECEWISE  {rungs} sizes × {graphs}")
+        lines.append(f"   PIECEWISE  {rungs} sizes × {graphs}")
     if costs.full_graphs:
-        console.print(f"   FULL       {costs.full_graphs} graphs")
-    console.print(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
+        lines.append(f"   FULL       {costs.full_graphs} graphs")
+    lines.append(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
     if not r.fits:
-        console.print(f"[bold]With the weights they do not fit the {r.spec}.[/bold]\n")
-    if r.explained:
-        console.print(f"[bold]{r.explained['explanation']}[/bold]", soft_wrap=False)
-        console.print(
-            f"   when all decode: {r.explained['decode']}\n"
-            f"   with a prompt among them: {r.explained['mixed']}\n"
-        )
-    if sizes:
-        console.print(f"Picture: {r.out}")
+        lines.append(f"[bold]With the weights they do not fit the {r.spec}.[/bold]\n")
+    if explained:
+        told = textwrap.fill(explained["explanation"], 100)
+        lines.append(f"[bold]{told}[/bold]\n   when all decode: {explained['decode']}\n"
+                     f"   with a prompt among them: {explained['mixed']}\n")  # fmt: skip
+    console.print("\n".join([*lines, *([f"Picture: {r.out}"] if sizes else [])]))
 
 
 def in_runs(sizes: Sequence[int]) -> str:
-    """1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)."""
-    words, at = list[str](), 0
-    while at < len(sizes):
-        step = sizes[min(at + 1, len(sizes) - 1)] - sizes[at]
-        end = at
-        while end + 1 < len(sizes) and sizes[end + 1] - sizes[end] == step:
-            end += 1
-        end = end if end - at >= 3 else at  # shorter runs are told one by one
-        every = f" … {sizes[end]}" + (f" (every {step})" if step > 1 else "")
-        words.append(f"{sizes[at]}{every if end > at else ''}")
-        at = end + 1
+    """1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16). Fewer than four are told one by one."""
+    words = list[str]()
+    while sizes:
+        first, step = sizes[0], sizes[min(1, len(sizes) - 1)] - sizes[0]
+        ends = (at for at, size in enumerate(sizes) if size != first + at * step)
+        run = next(ends, len(sizes))
+        every = f" (every {step})" if step > 1 else ""
+        words.append(f"{first} … {sizes[run - 1]}{every}" if run > 3 else str(first))
+        sizes = sizes[run if run > 3 else 1 :]
     return ", ".join(words)

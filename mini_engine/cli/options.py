@@ -1,22 +1,24 @@
-"""Options that several commands share, how their words become objects, and how what they name and
-predict is printed.
+"""Options that several commands share, how their words become objects, and how those are printed.
 
-In: an argument parser, or parsed words. Out: a `Server`, numbers, paths; `ValueError` on bad words.
+In: parsed words. Out: a `Server`, a device, numbers, paths; `ValueError` on bad words.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out
-from mini_engine.model.config import SHAPES
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.server import Server
 from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
@@ -24,9 +26,15 @@ from mini_engine.step.cards import DeviceSpec, names
 from mini_engine.step.explain import Way
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
+if TYPE_CHECKING:
+    import torch
+
+    from mini_engine.cuda.graphs.backend import GraphBackend
+
 CARD = "h200"  # where --spec names none
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
+EMULATED = "[bold]Emulated on a CPU: no evidence about any GPU.[/bold]"
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
 
 
@@ -157,11 +165,58 @@ def on(r: Any) -> str:
     return f"one {r.spec}, host {r.host}, engine {r.engine}"
 
 
-def name_dropped(args: argparse.Namespace, kept: list[int], console: Console) -> None:
+def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:
     """One line for the capture sizes that were asked for and that no step reaches."""
     if (dropped := sorted({*(args.capture_sizes or ())} - {*kept})) and args.mode != "NONE":
         which = f"capture sizes {', '.join(map(str, dropped))} are dropped"
         console.print(f"{which}: a step has at most {args.max_num_batched_tokens:,} tokens")
+
+
+# ---------------------------------------------------------------- what is measured, and on what
+
+
+def backend_of(word: str, console: Console) -> GraphBackend:
+    """The device that `--device` names. `auto` is a suitable GPU; without one, it is the emulator,
+    and the console is told why. Raises ValueError, in one line, where `cuda` cannot be had."""
+    from mini_engine.cuda.graphs.backend import graphs_for, why_no_gpu
+
+    if word == "auto" and (reason := why_no_gpu()):
+        console.print(f"{reason}: the CPU emulator runs instead")
+        word = "cpu"
+    return graphs_for("cpu" if word == "cpu" else "cuda")
+
+
+def dtype_of(backend: GraphBackend) -> torch.dtype:
+    """What is measured: bf16, and fp16 on a GPU that has no bf16 (a T4), where a byte is a byte."""
+    import torch
+
+    from mini_engine.cuda.graphs.backend import why_no_bf16
+
+    return torch.float16 if why_no_bf16(backend) else torch.bfloat16
+
+
+def tiny_shape() -> ModelConfig:
+    """What the emulator can run in seconds."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
+        eos_token_ids=(),
+    )  # fmt: skip
+
+
+def begun(
+    kind: str, backend: GraphBackend, typed: Sequence[str]
+) -> tuple[Measurement, str | None, Path]:
+    """A measurement without figures; the shipped card of this GPU, None where there is none; and
+    where it is written by default: what is no evidence stays out of the course."""
+    from mini_engine.bench.spec_fit import base_name
+
+    again = shlex.join(["python", "-m", "mini_engine", *typed])
+    measurement = new_measurement(kind, backend.device.type, again, {})
+    if measurement.emulated:
+        return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
+    card = base_name(measurement.gpu)
+    return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
 
 
 # ---------------------------------------------------------------- what is printed of predictions

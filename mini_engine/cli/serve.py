@@ -1,6 +1,5 @@
 """Replay a trace of requests: what would this server have felt like?
 
-  python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
   python -m mini_engine serve --trace log.csv --columns time_ms=received,prompt=in,new=out
   python -m mini_engine serve --shared-prefix 512 --share 0.6
@@ -8,15 +7,11 @@
 
 A trace is CSV with a header, or JSON lines, from a file or a pipe (/dev/stdin). The files of the
 Azure LLM inference traces of 2023 and 2024, BurstGPT, Mooncake and `vllm bench serve --save-result
---save-detailed` are known by their columns. For any other file --columns says what its columns are
-called. A time is a number of seconds, of milliseconds with time_ms=, or a date and time such as
-2023-11-16 18:15:46.6805900. Requests without a time all arrive at once, and those that got no token
-are left out and counted. Without --trace a small synthetic trace runs.
+--save-detailed` are known by their columns; --columns names those of any other file. A time is a
+number of seconds, of milliseconds with time_ms=, or a date and time. Requests without a time all
+arrive at once, and those that got no token are left out and counted.
 
 The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
-The median ITL shows its interval: how far off steps launched in that way were, of sources that the
-fit had not seen.
-
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
 (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
 preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait for
@@ -35,10 +30,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
-from mini_engine.serving.ladder_cost import optimal_ladder_saving, size_server
+from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns, read_trace, with_shared_prefix
 from mini_engine.serving.swap_cost import SwapCost
@@ -77,18 +70,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     args.share = 1.0 if args.share is None else args.share
     server = options.server(args)
-    spec, budget = server.spec, args.max_num_batched_tokens
-    sizes = default_capture_sizes(
-        args.max_num_seqs, budget, capture_sizes=args.capture_sizes, mode=args.mode
-    )
-    options.name_dropped(args, sizes, console)
-    sized = size_server(
-        server.config, spec, args.mode, sizes, stored=server.stored,
-        max_num_seqs=args.max_num_seqs, max_num_batched_tokens=budget,
-    )  # fmt: skip
+    sized = server.sized(args.mode, args.capture_sizes)
+    options.name_dropped(args, sized.dispatcher.sizes, console)
     with console.status("reading the trace"):
         trace = read_trace(args.trace, args.columns)
-    copies = SwapCost(server.costs, sized.dispatcher, budget, sized.limits.block_size)
+    copies = SwapCost(
+        server.costs, sized.dispatcher, args.max_num_batched_tokens, sized.limits.block_size
+    )
     blocks, swapping = sized.limits.num_blocks, args.preemption != "recompute"
     limits = replace(
         sized.limits,
@@ -113,21 +101,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         mode = max(report.steps_by_mode, key=report.steps_by_mode.__getitem__)
         decodes = {ran.rows: n for ran, (n, _) in report.ran.items() if ran.uniform} or {1: 1}
         batch = round(sum(rows * n for rows, n in decodes.items()) / sum(decodes.values()))
-        interval = options.interval(spec, report.itl_p50_us, mode, batch)
+        interval = options.interval(server.spec, report.itl_p50_us, mode, batch)
     wall_s = time.perf_counter() - began
     return {
-        **options.told(server),
-        "style": spec.ops,
-        "host_blocks": limits.host_blocks,
-        "failed_in_trace": trace.failed,
-        "arrival_times": trace.timed,
-        **report.to_dict(),
-        "itl_p50_interval": interval,
-        "graphs": sized.graph_costs,
+        **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,
+        "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
+        "itl_p50_interval": interval, "graphs": sized.graph_costs,
         "optimal_ladder": optimal_ladder_saving(report, server.costs, sized.dispatcher),
-        "wall_s": wall_s,
-        "simulated_steps_per_s": report.steps / wall_s,
-    }
+        "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s,
+    }  # fmt: skip
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
@@ -160,13 +142,9 @@ def show(r: argparse.Namespace, console: Console) -> None:
         (1, "graphs", f"{r.graphs.graphs:,}"),
         (1, "capturing them", options.capture(r.graphs)),
         (swaps, f"swapped ({r.preemption})",
-         f"{r.swaps:,}, {r.swapped_bytes / 1e9:,.2f} GB in {ms(r.swap_us)}"),
-        (swaps, "  saved against computing again", ms(r.swap_saved_us)),
-        (r.shared_prefix, "prompts alike, as assumed",
-         f"{r.share:.0%} of them, {r.shared_prefix:,} tokens"),
+         f"{r.swaps:,}, {r.swapped_bytes / 1e9:.2f} GB in {ms(r.swap_us)}"),
+        (swaps, "  saved by it", ms(r.swap_saved_us)),
         (r.shared_prefix, "prefix cache: hit rate", f"{r.prefix_hit_rate or 0:.1%}"),
-        (r.shared_prefix, "  prefill saved",
-         f"{r.prefill_tokens_saved:,} of {r.prompt_tokens:,} prompt tokens"),
         (best, f"the optimal ladder of {best and len(best.capture_sizes)} rungs saves",
          best and f"{best.saved_rows:,} padded rows, {best.saved_us / 1e6:,.2f} s, "
          f"{best.saved_share:.2%} of the busy time"),
@@ -175,13 +153,6 @@ def show(r: argparse.Namespace, console: Console) -> None:
     for known, name, value in lines:
         if known:
             console.print(f"   {name:<37} {value}")
-    counts = [  # eager steps have no rung
-        (n, mode, rung) for mode, by in r.steps_by_rung.items() if mode != "NONE"
-        for rung, n in by.items()
-    ]  # fmt: skip
-    most = [(mode, rung, f"{n:,}", f"{n / r.steps:.1%}")
-            for n, mode, rung in sorted(counts, reverse=True)[:10]]  # fmt: skip
-    console.print(table(("<most steps ran at", "rung", "steps", "share"), most))
     console.print(
         f"{options.WITHIN}\nNo prompt was held against a measurement.\n{r.steps:,} steps in "
         f"{r.wall_s:.2f} s: {r.simulated_steps_per_s:,.0f} simulated steps a second, reading "

@@ -4,18 +4,15 @@
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. Each engine launches the kernels that were
-counted in it; "HF eager" runs the ops of transformers, issued at the speed of its Python. Look for
-the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does below
-them, and for the gaps in it.
+https://ui.perfetto.dev and chrome://tracing open. Look for the launches on track CPU (one for each
+kernel, or one for a graph), for what track GPU does below them, and for the gaps in it.
 
 The second takes a step apart that somebody has recorded: how many launches, which kernels, how busy
-the GPU was, and what it waited for. It draws the step, beside a prediction where the model is one
-of ours. Of SGLang under nsys there are steps of 1, 4, 8 and 16 requests (--batch). Give it a file
-of your own (torch.profiler's export_chrome_trace, .json or .json.gz; `bench --traces` keeps one of
-each variant): its "ProfilerStep" of median length is taken, or all of it; with --shape, --mode and
-the rest, the step that you recorded is predicted beside it. A profiler itself takes time: `bench`
-tells what a step takes without one, and `explain --itl` where that goes.
+the GPU was, and what it waited for; and draws it, beside a prediction where the model is one of
+ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch). Give it a file of your own
+(torch.profiler's export_chrome_trace, .json or .json.gz; `bench --traces` keeps some): its
+"ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
+is predicted beside it. A profiler itself takes time: `bench` measures without one.
 """
 
 from __future__ import annotations
@@ -31,15 +28,8 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.model.config import SHAPES
+from mini_engine.sim import recorded
 from mini_engine.sim.predict import HF_EAGER, predict
-from mini_engine.sim.recorded import (
-    UNLISTED,
-    anatomy,
-    anatomy_of,
-    kind_of,
-    load_recording,
-    recording_names,
-)
 from mini_engine.sim.trace import GPU, TraceEvent, summary, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
@@ -52,7 +42,7 @@ COLUMNS: Columns = {  # of (name, summary)
 }  # fmt: skip
 SHARED, DEFAULTS = "shape spec batch context", {"shape": None, "context": 512}
 MORE = "or HF eager; give it again for more (default: NONE, PIECEWISE and FULL)"
-KNOWN = f"take it apart: {', '.join(recording_names())}, or a profiler's file"
+KNOWN = f"take it apart: {', '.join(recorded.recording_names())}, or a profiler's file"
 OUT = "the timelines (default: out/trace.json, or out/recorded.json)"
 OPTIONS: options.Rows = {
     "--recorded NAME": (str, None, KNOWN),
@@ -89,15 +79,15 @@ def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     from mini_engine import plots
     from mini_engine.plots.bars import RUNS, WAITS
 
-    recording = load_recording(args.recorded, args.batch)
+    recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:
         vars(args).update(recording.like)  # the step that was recorded, as we have it
-    steps = {"recorded": anatomy(recording)}
+    steps = {"recorded": recorded.anatomy(recording)}
     timelines = {"recorded": recording.events} if recording.events else {}
     if args.shape:
         predicted = tuple(_predicted(args, (args.mode or ["NONE"])[0]))
         timelines["predicted"] = predicted
-        steps["predicted"] = anatomy_of(predicted, whole=not recording.events)
+        steps["predicted"] = recorded.anatomy_of(predicted, whole=not recording.events)
     found, picture = steps["recorded"], out.with_suffix(".png")
     runs = {name: f"{step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
             for name, step in steps.items()}  # fmt: skip
@@ -123,7 +113,7 @@ def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
 def _short_name(event: TraceEvent) -> str:
     """A name that fits its box: what a kernel is for, and on the CPU only calls that launch."""
     if event.lane == GPU:
-        return kind_of(event.name)
+        return recorded.kind_of(event.name)
     return "" if event.category == "host" else event.name
 
 
@@ -134,8 +124,8 @@ def show(r: argparse.Namespace, console: Console) -> None:
         return console.print(f"{about}.\n{r.file}: {OPEN_IT}")
     console.print(f"{r.what}\n({r.source})")
     rows = [
-        (kind, "" if kind == UNLISTED else f"{share.count:,.0f}",
-         f"{share.count / r.layers:.1f}" if r.layers and kind != UNLISTED else "",
+        (kind, "" if kind == recorded.UNLISTED else f"{share.count:,.0f}",
+         f"{share.count / r.layers:.1f}" if r.layers and kind != recorded.UNLISTED else "",
          f"{share.us:,.0f}", f"{share.us / r.busy_us:.0%}")
         for kind, share in r.kinds.items()
     ]  # fmt: skip

@@ -1,19 +1,16 @@
 """Hold the model against what others have measured: how far off is it, and what does a graph buy?
 
   python -m mini_engine validate
-  python -m mini_engine validate --all
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
 Each class of engines and each range of batches is summed up, and the five steps whose predictions
-lie farthest off stand below. --all prints every published step beside its prediction, every pair of
-one step launched in two ways, and what the fit found. `bias` is the median error with its sign. The
-column "left out" is the honest one: there each source is predicted by a fit that has not seen it.
-An interval is where 80% of such points lie, for each way to launch and range of batches; where
-fewer than three sources tell, there is none. Above a batch of 32 most points are what clients of a
-server saw, with prompts of others in between: no pure decode, which is one reason why those
-intervals lie above the predictions. Steps with weights in few bits are in no fit: a table of their
-own says by how much the model is too fast, since it takes the widening of small numbers for free.
+lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
+honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
+of such points lie; where fewer than three sources tell, there is none. Above a batch of 32 most
+points are what clients of a server saw, with prompts of others in between, which is one reason why
+those intervals lie above the predictions. Steps with weights in few bits are in no fit: the model
+is too fast there, since it takes the widening of small numbers for free.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. A point
 with a card, a model or an engine that is not known is named in a line of its own. A host that

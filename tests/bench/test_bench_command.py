@@ -19,8 +19,8 @@ from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup  # 
 from mini_engine.bench.evidence import read_measurement, write_measurement  # noqa: E402
 from mini_engine.bench.rows import GATE_FAILED, NOT_RUN, Point, Row, measured_steps  # noqa: E402
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind  # noqa: E402
-from mini_engine.cli import main, measuring  # noqa: E402
-from mini_engine.cli.measuring import config_of  # noqa: E402
+from mini_engine.cli import main, options  # noqa: E402
+from mini_engine.cli.options import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
@@ -47,7 +47,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def tiny_weights(dtype: torch.dtype = torch.bfloat16) -> Weights:
-    return random_weights(config_of("tiny", graphs_for("cpu")), CPU, dtype, seed=0)
+    return random_weights(tiny_shape(), CPU, dtype, seed=0)
 
 
 def rows_of(names: list[str], run: bench.Bench = QUICK, context: int = 40) -> list[Row]:
@@ -57,7 +57,7 @@ def rows_of(names: list[str], run: bench.Bench = QUICK, context: int = 40) -> li
 def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
     (row,) = rows_of(["ours-graph-k8"])
     assert (row.status, row.steps_a_call, row.itl.samples) == ("measured", 8, 2)
-    config = config_of("tiny", graphs_for("cpu"))
+    config = tiny_shape()
     assert row.bytes_to_move == read_bytes(config) + 40 * kv_bytes_per_token(config)
     gb_s = row.bytes_to_move / row.itl_us / 1e3
     assert row.achieved_gb_s == pytest.approx(gb_s, rel=1e-4)
@@ -188,12 +188,10 @@ def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:
 def test_a_gpu_without_bf16_runs_the_plain_arms_in_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A T4 (sm_75): our kernels say that they cannot run there, and PyTorch's own can."""
     backend = graphs_for("cpu")
-    assert measuring.dtype_of(backend) == torch.bfloat16
+    assert options.dtype_of(backend) == torch.bfloat16
     for module in ("mini_engine.cuda.graphs.backend", "mini_engine.bench.variants"):
         monkeypatch.setattr(f"{module}.why_no_bf16", lambda _: "Tesla T4 (sm_75) has no bf16")
-    assert measuring.dtype_of(backend) == torch.float16
-    config = config_of("qwen3-0.6b", backend)
-    assert (config.dtype, config.dtype_bytes) == ("float16", 2)  # predicted at these bytes
+    assert options.dtype_of(backend) == torch.float16
     reasons = {name: kind.why_not(backend) for name, kind in VARIANTS.items()}
     assert {name for name in ("ours-eager", "ours-graph", "hf-eager") if reasons[name]} == set()
     assert all(reasons[name] for name in ("graph-9", "graph-5", "graph-5-pdl", "graph-5-int8"))

@@ -21,7 +21,7 @@ REFUSED = [
     ("generate --temperature -1", "-1"),
     ("generate --temperature nan", "nan"),
     ("generate --temperature 1 --top-p 2", "2"),
-    ("generate --min-p 0.1", "--temperature"),
+    ("generate --min-p 1.1", "1.1"),
     ("generate --max-new-tokens 0", "0"),
     ("generate --kv-dtype fp9", "fp9"),
     ("generate --engine abacus", "abacus"),

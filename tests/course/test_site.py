@@ -20,14 +20,18 @@ from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, WAYS, race
 from course.site.__main__ import build
 from course.site.layout import step_figures
 from course.site.path import chapters
+from course.site.widgets.ladder import ladder
+from course.site.widgets.pages import SYSTEM, moments
+from course.site.widgets.pages import WAYS as WAYS_OF_PAGES
 from mini_engine.cli import main
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us
-from mini_engine.step.run import around, padded_step, step_time
+from mini_engine.step.run import Mode, around, padded_step, step_time
 from mini_engine.step.step_model import StepModel
 from tests.support.documents import ROOT
 
@@ -241,6 +245,107 @@ def test_the_race_stands_still_for_whoever_wants_less_motion(site: Path, browser
     assert texts.all_text_contents() == before
     assert len(before[2]) > len(before[1]) > len(before[0]), "the faster, the more text"
     opened.context.close()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_replay_goes_wrong_on_the_page_as_on_the_device(
+    site: Path, browser: Any, viewport: dict[str, int]
+) -> None:
+    url = f"file://{site}/course/05-capture-and-replay.html"
+    opened, complaints = page(browser, url, viewport=viewport)
+    widget = opened.locator("[data-widget=capture]")
+    ends = {
+        "fill x": "✓ y is [10 10 10 10], as you wanted",
+        "rebind x": "✗ y is [2 2 2 2], and you wanted [10 10 10 10]",
+        "keep the output": "✗ answer is [10 10 10 10], and you wanted [2 2 2 2]",
+        "append rows": "✗ y is [10 10 10 10], and you wanted [10 10 10 10 2 2]",
+    }
+    for title, end in ends.items():
+        widget.get_by_role("button", name=title).focus()
+        opened.keyboard.press("Enter")
+        while widget.locator(".next").is_enabled():
+            widget.locator(".next").press("Enter")
+        assert widget.locator("[role=status]").text_content().startswith(end)
+        marks = widget.locator("svg .mark").all_text_contents()
+        assert marks[:2] == ["← read", "← written"]
+    assert widget.evaluate("el => el.getBoundingClientRect().right") <= viewport["width"]
+    assert complaints == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_ladder_on_the_page_costs_what_the_engine_says(
+    site: Path, browser: Any, viewport: dict[str, int]
+) -> None:
+    url = f"file://{site}/course/08-capture-sizes.html"
+    opened, complaints = page(browser, url, viewport=viewport)
+    widget, spec = opened.locator("[data-widget=ladder]"), load_spec("h200")
+    model, state = StepModel(named_shape("qwen3-0.6b"), spec), ladder()
+    steps = {i + 1: count for i, count in enumerate(state["loads"][0]["steps"])}
+
+    def us(rung: int | None, batch: int) -> float:
+        keys, size = batch * 512, rung or batch
+        mode: Mode = "full" if rung else "eager"
+        return model.itl_us(mode, StepShape(size, size, keys, keys, batch))
+
+    set_state = "(el, [name, value]) => el.model.set(name, value)"
+    for rungs, batch in (([8, 32], 33), ([8, 32], 9), ([1, 2, 64], 33), ([40], 1), ([64], 64)):
+        widget.evaluate(set_state, ["rungs", rungs])
+        widget.evaluate(set_state, ["batch", batch])
+        told = widget.evaluate("el => ({...el.dataset})")
+        sizes = CaptureLadder(rungs)
+        waste = sizes.waste(steps)
+        rows = waste.padded_rows + waste.real_rows
+        assert float(told["padding"]) == pytest.approx(waste.padded_rows / rows)
+        assert float(told["us"]) == pytest.approx(us(sizes.rung(batch), batch), abs=0.51)
+        whole = sum(count * us(sizes.rung(n), n) for n, count in steps.items())
+        least = sum(count * us(n, n) for n, count in steps.items())
+        assert float(told["lost"]) == pytest.approx(whole / least - 1, abs=0.001)
+    widget.locator(".clear").press("Enter")
+    widget.locator(".batch").press("End")
+    widget.locator(".toggle").press("Enter")
+    assert "1 rung (64)" in widget.locator(".total").text_content()
+    widget.locator(".take").press("Enter")
+    best = optimal_ladder(steps, 3, top=64)
+    assert f"({', '.join(map(str, best))})" in widget.locator(".total").text_content()
+    assert complaints == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_page_table_shows_who_holds_which_block(
+    site: Path, browser: Any, viewport: dict[str, int]
+) -> None:
+    opened, complaints = page(
+        browser, f"file://{site}/course/07-kv-cache.html", viewport=viewport, color_scheme="dark"
+    )
+    widget = opened.locator("[data-widget=pages]")
+    for way, title in WAYS_OF_PAGES.items():
+        widget.get_by_role("button", name=title, exact=True).press("Enter")
+        while widget.locator(".back").is_enabled():
+            widget.locator(".back").press("Enter")
+        for number, moment in enumerate(moments(way)):
+            if number:
+                widget.locator(".next").press("Enter")
+            names = widget.locator(".block text:nth-of-type(2)").all_text_contents()
+            for block, name in enumerate(names[1:], start=1):
+                holders = [row["who"][0] for row in moment["tables"] if block in row["table"]]
+                assert name == "".join(holders)
+            cells = widget.locator("tbody td:last-child").all_text_contents()
+            assert cells == [" ".join(map(str, row["table"])) for row in moment["tables"]]
+            full = widget.locator(".block .full").count()
+            assert full == moment["needed"] or way == "shared"  # where a common token stands once
+            assert full <= moment["slots"]
+    assert complaints == []
+    opened.context.close()
+
+
+def test_pages_share_a_prefix_only_where_the_pool_does() -> None:
+    held = {way: [moment["slots"] for moment in moments(way)] for way in WAYS_OF_PAGES}
+    assert all(shared <= paged for shared, paged in zip(held["shared"], held["paged"], strict=True))
+    assert held["shared"][1] == held["paged"][1] - SYSTEM
+    assert any("has to wait" in moment["told"] for moment in moments("padded"))
+    assert not any("has to wait" in moment["told"] for moment in moments("paged"))
 
 
 def test_a_widget_is_small_and_only_where_it_is_used(site: Path) -> None:

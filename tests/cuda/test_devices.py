@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import main
-from mini_engine.cli.measuring import backend_of
+from mini_engine.cli.options import backend_of
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes

@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from course.draw import ch00_race
+from course.site.widgets.capture import stories
+from course.site.widgets.ladder import ladder
+from course.site.widgets.pages import pages
 
 DATA: dict[str, Callable[[], dict[str, Any]]] = {
-    "race": lambda: ch00_race.table() | {"shown": ch00_race.SHOWN, "batch": 1}
+    "race": lambda: ch00_race.table() | {"shown": ch00_race.SHOWN, "batch": 1},
+    "capture": stories,
+    "ladder": ladder,
+    "pages": pages,
 }

@@ -56,7 +56,8 @@ function render({ model, el }) {
       <span class="race-key issue">CPU launches</span><span class="race-key host">engine</span>
       <span class="race-key run">GPU computes</span><span class="race-key idle">waits</span>
       <span class="predicted">predicted</span></div>
-    <p class="race-says" role="status" aria-live="polite"></p>`;
+    <p class="race-says" role="status" aria-live="polite"></p>
+    <p class="race-says">${model.get("about")}</p>`;
   const [slider, output, button] = ["input", "output", "button"].map((tag) => el.querySelector(tag));
   const each = (name) => [...el.querySelectorAll(name)];
   const texts = each(".race-text");
