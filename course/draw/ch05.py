@@ -182,10 +182,10 @@ def addresses(path: Path) -> None:
     ]
     title = "The name x has moved on; the graph still reads the address it was given"
     caption = "The simulated device after x was bound anew and the graph replayed."
-    with canvas(path, (8, 5), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.36), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
-        axes.set(xlim=(0, 8), ylim=(-0.3, 3.45))
+        axes.set(xlim=(0.1, 8.2), ylim=(-0.3, 3.45))
         for text, at in (("names", 0.4), ("memory of the GPU", 3.45), ("node of the graph", 6.75)):
             axes.text(at, 3.4, text, ha="center", va="top", weight="bold", size=15)
         for row, (buffer, contents, what) in enumerate(cells):
@@ -198,18 +198,18 @@ def addresses(path: Path) -> None:
             style = "--" if colour == GREY else "-"
             _arrow(axes, (0.6, height), (1.95, height), colour, style=style)
         axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=GREY, size=14)
-        axes.add_patch(Rectangle((5.55, 1.15), 2.45, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
+        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
         lines = [f"kernel {node.label}", f"in  {node.buffers[1].address:#x}"]
         lines += [f"out {node.buffers[0].address:#x}", f"by  {node.scalars['by']}"]
-        axes.text(5.65, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
-        _arrow(axes, (4.95, 2.55), (5.55, 2.45), VERMILION)
-        _arrow(axes, (5.55, 1.6), (4.95, 1.55), VERMILION)
+        axes.text(5.47, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
+        _arrow(axes, (4.95, 2.55), (5.4, 2.45), VERMILION)
+        _arrow(axes, (5.4, 1.6), (4.95, 1.55), VERMILION)
 
 
 def _cell(axes: Axes, bottom: float, buffer: Buffer, contents: str, what: str) -> None:
-    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.5, facecolor="#F4F4F4", edgecolor=GREY))
-    text = f"{buffer.address:#x}: {contents}"
-    axes.text(3.45, bottom + 0.25, text, ha="center", va="center", family="monospace", size=14)
+    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.62, facecolor="#F4F4F4", edgecolor=GREY))
+    text = f"{buffer.address:#x}\n{contents}"
+    axes.text(3.45, bottom + 0.3, text, ha="center", va="center", family="monospace", size=14)
     axes.text(3.45, bottom - 0.04, what, ha="center", va="top", size=14, color="#404040")
 
 

@@ -36,7 +36,7 @@ COLOURS = {
 }  # fmt: skip
 REST = (BLUE, ORANGE, SKY, GREEN, PURPLE, YELLOW, VERMILION)  # of other parts, in turn
 LIGHT = (SKY, ORANGE, PALE, YELLOW, PURPLE)  # text on these is black
-WIDTH_INCHES = 7.5  # 14 points are 10 pixels where the picture is 390 wide
+WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
 def step_bars(
