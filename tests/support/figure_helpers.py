@@ -45,7 +45,7 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> list[Text]:
 
 
 def unreadable(texts: Iterable[Text]) -> list[str]:
-    """The texts with less than 10 pixels on a phone, those that cover others or leave the picture."""
+    """Texts with less than 10 pixels on a phone, those that cover others or leave the picture."""
     complaints, boxes = [], []
     for text in texts:
         figure = text.get_figure(root=True)
