@@ -151,13 +151,9 @@ def server(args: argparse.Namespace) -> Server:
 
 def told(found: Server) -> dict[str, str]:
     """What a prediction is of, for its JSON."""
-    stored = {"quant": found.stored.quant, "kv_dtype": found.stored.kv_dtype}
-    return {"shape": found.config.name, **on_spec(found.spec), **stored}
-
-
-def on_spec(spec: DeviceSpec) -> dict[str, str]:
-    """Card, host and engine alone."""
-    return {"spec": spec.name, "host": spec.host, "engine": spec.engine}
+    shape, spec, stored = found.config, found.spec, found.stored
+    return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
+            "quant": stored.quant, "kv_dtype": stored.kv_dtype}  # fmt: skip
 
 
 def on(r: Any) -> str:

@@ -89,13 +89,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sheets, kept = measured.Sheets.shipped(), measured.read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
-    hosts = {}
+    by_id, hosts = {point.id: point for point in points}, {}
     for word in args.host_from:
-        point = next((p for p in points if p.id == word), None)
-        if point is None:
+        if word not in by_id:
             raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
-        hosts[point.host] = measured.host_from(point, sheets)
-        points.remove(point)
+        hosts[by_id[word].host] = measured.host_from(by_id[word], sheets)
+        points.remove(by_id[word])
     rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
@@ -122,13 +121,10 @@ def _fit(console: Console) -> None:
     """Fits the figures to the shipped points, each source also left out, and writes them."""
     sheets = measured.Sheets.shipped()
     points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
-    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
-    of = len({point.source for point in points})
+    sheets, done, of = fit.hosts_to_fit(points, sheets), count(1), len({p.source for p in points})
     with console.status("fitting") as status:
         found = fit.fit_points(points, sheets, fit.parameters(sheets))
-        without = fit.left_out(
-            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
-        )
+        without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
     fit.keep(found, points, without)
 
 
