@@ -45,15 +45,10 @@ COLUMNS: Columns = {
     "<": lambda row: "this engine¹" if row["mode"] == OURS else row["engine"],
     "<\nas": lambda row: row["launched"].replace("piecewise", "pieces"),
     "ker-\nnels": "{0[kernels]:,}", "laun-\nches": "{0[launches]:,}",
-    "CPU\nms": lambda row: options.two_digits(row["cpu_us"] / 1e3),
-    "GPU\nms": lambda row: options.two_digits(row["gpu_us"] / 1e3),
-    "ITL\nms": lambda row: options.two_digits(row["itl_us"] / 1e3),
+    "CPU\nms": "{0[cpu_us]:ms}", "GPU\nms": "{0[gpu_us]:ms}", "ITL\nms": "{0[itl_us]:ms}",
     "80%\nwithin": lambda row: options.ends(row["low_us"], row["high_us"], 1e-3, "–"),
-    "GPU\nbusy": "{0[gpu_utilisation]:.0%}",
-    "cap-\nture s": lambda row: options.two_digits(row["capture_us"] / 1e6)
-    if row["graphs"] else "–",
-    "pays\nafter": lambda row: f"{row['pays_after_replays']:,}"
-    if row["pays_after_replays"] else "–",
+    "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "cap-\nture s": "{0[capture_us]:s}",
+    "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
 
 
@@ -101,7 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             **vars(step.work), **vars(options.interval(on, step.itl_us, group, batch)),
             "mode": mode, "engine": on.engine, "launched": launched,
             "gpu_utilisation": step.utilisation, "graphs": step.capture.graphs,
-            "graph_bytes": step.capture.bytes, "capture_us": capture_us,
+            "graph_bytes": step.capture.bytes, "capture_us": capture_us or None,
             "pays_after_replays": int(after) if 0 < after < float("inf") else None,
         })  # fmt: skip
     return {

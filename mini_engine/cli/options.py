@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from mini_engine.bench.evidence import Measurement, new_measurement
+from mini_engine.cli.terminal import two_digits as two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
@@ -242,9 +243,3 @@ def ends(low: float | None, high: float | None, times: float = 1.0, to: str = " 
     if low is None or high is None:
         return "–"
     return f"{two_digits(low * times)}{to}{two_digits(high * times)}"
-
-
-def two_digits(value: float) -> str:
-    """As many digits as a prediction is good for: 0.98, 1.5, 17, 230."""
-    rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"

@@ -40,7 +40,7 @@ from mini_engine.validate import points as measured
 WORST = 5
 FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
-    "predicted": lambda row: options.two_digits(row.predicted_ms), "error": "{0.error:+.0%}",
+    "predicted": "{0.predicted_ms:two}", "error": "{0.error:+.0%}",
 }  # fmt: skip
 POINTS: Columns = {
     **FARTHEST, "interval": lambda row: options.ends(row.low_ms, row.high_ms),
@@ -49,15 +49,14 @@ POINTS: Columns = {
 CLASSES: Columns = {
     "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
-    "within 10%": "{0.within:.0%}",
-    "left out": lambda one: "–" if one.left_out_median is None else f"{one.left_out_median:.1%}",
+    "within 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}",
 }  # fmt: skip
 BATCHES: Columns = {
     "batch": lambda one: f"{one.mode}, {one.least}" + (
         "" if one.most == one.least else f" to {one.most}" if one.most < 1e6 else " and more"),
     "points": "{0.points}", "sources": "{0.sources}", "median": "{0.median:.1%}",
     "bias": "{0.bias:+.1%}", "interval": lambda one: options.ends(one.low, one.high, to="–"),
-    "inside": lambda one: "–" if one.inside is None else f"{one.inside:.0%}",
+    "inside": "{0.inside:.0%}",
 }  # fmt: skip
 PAIRS: Columns = {
     "<slow": "{0.slow.point.id}", "<fast": "{0.fast.point.id}", "measured": "{0.measured:.2f} x",
