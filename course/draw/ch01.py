@@ -39,7 +39,7 @@ def stations(path: Path) -> None:
     zero = op.start_us
     with canvas(
         path,
-        (7.6, 5.4),
+        (6.9, 5.4),
         title=f"The addition takes {kernel.duration_us:.1f} µs. Asking for it takes "
         f"{following - zero:.0f}",
         caption=f"{SOURCE}, with PyTorch's profiler, which slows the CPU down.",
@@ -75,7 +75,7 @@ def queue(path: Path) -> None:
     waited = [max(0.0, work.start_us - call.end_us) / 1e3 for call, work in pairs]
     with canvas(
         path,
-        (7.6, 4.9),
+        (6.9, 4.9),
         title=f"The CPU runs ahead: in the end an order waits {max(waited):.0f} ms for its turn",
         caption=f"{SOURCE}. One step of {len(pairs):,} orders; a tooth is a layer.",
     ) as figure:

@@ -120,12 +120,13 @@ def life(path: Path) -> None:
         f"request on an H200. A kernel takes about {usual:.0f} µs and its launch "
         f"{spec.cpu_op_us:.0f}, so the GPU is nearly idle in the warm-up. Pale: the CPU waits."
     )
-    with canvas(path, (8, 5.6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.8), title=title, caption=caption) as figure:
         key, axes = figure.subplots(2, 1, height_ratios=[0.3, 1])
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
-            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1,
+            loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=14,
+            handlelength=1.2,
         )  # fmt: skip
         lanes(axes, rung.events)
         *once, first, last = rung.phases
@@ -181,10 +182,10 @@ def addresses(path: Path) -> None:
     ]
     title = "The name x has moved on; the graph still reads the address it was given"
     caption = "The simulated device after x was bound anew and the graph replayed."
-    with canvas(path, (8, 5), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.36), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
-        axes.set(xlim=(0, 8), ylim=(-0.3, 3.45))
+        axes.set(xlim=(0.1, 8.2), ylim=(-0.3, 3.45))
         for text, at in (("names", 0.4), ("memory of the GPU", 3.45), ("node of the graph", 6.75)):
             axes.text(at, 3.4, text, ha="center", va="top", weight="bold", size=15)
         for row, (buffer, contents, what) in enumerate(cells):
@@ -197,18 +198,18 @@ def addresses(path: Path) -> None:
             style = "--" if colour == GREY else "-"
             _arrow(axes, (0.6, height), (1.95, height), colour, style=style)
         axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=GREY, size=14)
-        axes.add_patch(Rectangle((5.55, 1.15), 2.45, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
+        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
         lines = [f"kernel {node.label}", f"in  {node.buffers[1].address:#x}"]
         lines += [f"out {node.buffers[0].address:#x}", f"by  {node.scalars['by']}"]
-        axes.text(5.65, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
-        _arrow(axes, (4.95, 2.55), (5.55, 2.45), VERMILION)
-        _arrow(axes, (5.55, 1.6), (4.95, 1.55), VERMILION)
+        axes.text(5.47, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
+        _arrow(axes, (4.95, 2.55), (5.4, 2.45), VERMILION)
+        _arrow(axes, (5.4, 1.6), (4.95, 1.55), VERMILION)
 
 
 def _cell(axes: Axes, bottom: float, buffer: Buffer, contents: str, what: str) -> None:
-    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.5, facecolor="#F4F4F4", edgecolor=GREY))
-    text = f"{buffer.address:#x}: {contents}"
-    axes.text(3.45, bottom + 0.25, text, ha="center", va="center", family="monospace", size=14)
+    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.62, facecolor="#F4F4F4", edgecolor=GREY))
+    text = f"{buffer.address:#x}\n{contents}"
+    axes.text(3.45, bottom + 0.3, text, ha="center", va="center", family="monospace", size=14)
     axes.text(3.45, bottom - 0.04, what, ha="center", va="top", size=14, color="#404040")
 
 
@@ -233,12 +234,13 @@ def branches(path: Path) -> None:
     title = "A fork lets two kernels run at once, and the graph ends one kernel earlier"
     caption = "Drawn for kernels of equal length that leave most of the GPU idle."
     rows = {"one stream": 2.6, "main stream": 1.3, "side stream": 0.0}
-    with canvas(path, (9, 5.2), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.4), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
-        axes.set(xlim=(-1.5, 8), ylim=(-0.15, 3.6))
+        axes.set(xlim=(0.6, 7.9), ylim=(-0.15, 3.8))
         for text, low in rows.items():
-            axes.text(-1.5, low + 0.35, text, va="center", weight="bold")
+            above = 0.35 if low == 0.0 else 0.9
+            axes.text(0.7, low + above, text, va="center", weight="bold")
         boxes = [
             ("x + 1", 0, 2.6),
             ("h * 10", 1, 2.6),
@@ -261,7 +263,7 @@ def branches(path: Path) -> None:
         _arrow(axes, (4.05, 0.45), (4.5, 1.35), VERMILION)
         axes.text(2.2, 0.75, "fork", ha="right", color=VERMILION, weight="bold")
         axes.text(4.5, 0.75, "join", color=VERMILION, weight="bold")
-        axes.text(0.7, 3.42, "time →", va="center", size=14)
+        axes.text(7.8, 3.5, "time →", ha="right", va="center", size=14)
 
 
 # ---------------------------------------------------------------- recorded
@@ -286,7 +288,7 @@ def recorded(path: Path) -> None:
     work, wait = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3
     title = f"The graph took the {wait:.1f} ms of waiting away and left the {work:.1f} ms of work"
     caption = "Recorded by others with nsys: SGLang, Qwen3-0.6B, one H100 (YiconRain/profiling)."
-    with canvas(path, (9, 5), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, (_, shares) in enumerate(rows):
             left = 0.0
@@ -301,7 +303,7 @@ def recorded(path: Path) -> None:
         axes.grid(visible=False, axis="y")
         axes.legend(
             handles=[Patch(color=colour, label=label) for label, colour in parts.items()],
-            loc="lower right", fontsize=13,
+            loc="upper right", bbox_to_anchor=(1, -0.22), fontsize=14, borderaxespad=0,
         )  # fmt: skip
 
 

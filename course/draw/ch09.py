@@ -117,10 +117,12 @@ def draw_lanes(
 def lane_legend(axes: Axes, kinds: Sequence[str], columns: int) -> None:
     """What the colours mean, in an axis of its own."""
     axes.set_axis_off()
-    axes.legend(
-        handles=[Patch(color=COLOURS[kind][0], label=COLOURS[kind][1]) for kind in kinds],
-        loc="center left", ncols=columns, columnspacing=1.4, handlelength=1.2, borderaxespad=0,
+    told = {kind: COLOURS[kind][1].replace("launched ", "") for kind in kinds}
+    legend = axes.legend(
+        handles=[Patch(color=COLOURS[kind][0], label=told[kind]) for kind in kinds],
+        loc="center left", ncols=columns, columnspacing=1, handlelength=0.9, borderaxespad=0,
     )  # fmt: skip
+    legend.set_in_layout(False)  # a long name must not make the lanes narrow
 
 
 # ---------------------------------------------------------------- one step, three modes
@@ -137,7 +139,7 @@ def split_step(path: Path) -> None:
     end_us = begin_us + WINDOW_US
     none, pieces, full = (_layers_reached(laid_out(ops, spec, m)[0], end_us) for _, m in ways)
     with canvas(
-        path, (8.5, 8.4),
+        path, (6.9, 8.76),
         title=f"{WINDOW_US:g} µs reach layer {none} eagerly, layer {pieces} in pieces, layer "
         f"{full} in one graph",
         caption="Predicted: the beginning of one decode step of Qwen3-0.6B on an H200. 1, 2 …: "
@@ -179,7 +181,7 @@ def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_u
         if begin_us < box.start_us < end_us:
             axes.annotate(
                 str(layer), ((box.start_us + box.end_us) / 2, GPU_LOW + TALL), xytext=(0, 3),
-                textcoords="offset points", ha="center", size=13, weight="bold",
+                textcoords="offset points", ha="center", size=14, weight="bold",
             )  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def recorded_pieces(path: Path) -> None:
     runs = [(live, list(group)) for live, group in groupby(gpu, lambda e: e.category != "node")]
     at = [place for place, (live, _) in enumerate(runs) if not live][LAYER]
     with canvas(
-        path, (8, 5.6),
+        path, (6.9, 5.96),
         title=f"Recorded: the CPU needs {launch:.0f}\N{NO-BREAK SPACE}µs for a graph, then "
         f"{whole - launch:.0f}\N{NO-BREAK SPACE}µs until the next",
         caption="One layer of gpt-oss-20b in vLLM on an MI300X, 8,192 tokens, PyTorch's profiler, "
@@ -219,8 +221,8 @@ def recorded_pieces(path: Path) -> None:
                 if event.duration_us > 0.3 * whole:
                     above.text(start + event.duration_us / 2, 0, words, ha="center", va="center")
                 else:
-                    aside = 0.6 * launch if words == "KV write" else 0.0  # or it runs into "graph"
-                    above.text(start + aside, 0.45, words, size=13, va="bottom")
+                    aside = 1.5 * launch if words == "KV write" else 0.0  # or it runs into "graph"
+                    above.text(start + aside, 0.45, words, size=14, va="bottom")
         _one_lane(above, "CPU", whole + 1.5 * launch)
         zero = runs[at][1][0].start_us
         for live, group in runs[at : at + 3]:
@@ -228,9 +230,9 @@ def recorded_pieces(path: Path) -> None:
             below.barh(0, end - start, left=start, color=BLUE if live else SKY)
             words = f"{len(group)} live" if live else f"{len(group)} kernels of a graph"
             if live:
-                below.text(start, 0.45, words, size=13, va="bottom", ha="center")
+                below.text(start, 0.45, words, size=14, va="bottom", ha="center")
             else:
-                below.text((start + end) / 2, 0, words, ha="center", va="center", size=13)
+                below.text((start + end) / 2, 0, words, ha="center", va="center", size=14)
         _one_lane(below, "GPU", group[-1].end_us - zero)
         below.set_xlabel("µs; each lane from its own beginning")
 

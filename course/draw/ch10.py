@@ -79,7 +79,7 @@ def batch_over_time(path: Path) -> None:
         f"Predicted: Qwen3-0.6B on an H200, a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of "
         "16. In a row: the tokens of the step; below: the rows that it is padded to."
     )
-    with canvas(path, (8.5, 7.8), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 8.16), title=title, caption=caption) as figure:
         rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.5, 2.0, 0.9])
         _legend(rows[0])
         _requests(rows[1], steps, zero_us)
@@ -97,10 +97,11 @@ def _legend(axes: Axes) -> None:
         (MODE_COLOURS["piecewise"], "PIECEWISE"),
     ]
     axes.set_axis_off()
-    axes.legend(
+    legend = axes.legend(
         handles=[Patch(color=colour, label=label) for colour, label in shown],
-        loc="upper left", ncols=3, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
+        loc="upper left", ncols=2, columnspacing=1.2, handlelength=1.2, borderaxespad=0,
     )  # fmt: skip
+    legend.set_in_layout(False)  # a long name must not make the lanes narrow
 
 
 def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
@@ -125,7 +126,7 @@ def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
         _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
         if step.batch.preempted:
             line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
-            axes.text(start_ms + 0.2, 2.38 - line, "preempted", size=13, va="center")
+            axes.text(start_ms + 0.2, 2.38 - line, "preempted", size=14, va="center")
     names = [name for name, *_ in REQUESTS]
     axes.set_yticks([2.4, 1.4, 0.4, -0.6], [*names, "runs at"], weight="bold")
     axes.set_ylim(-1.15, 3.0)
@@ -143,7 +144,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
                 boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
             colour = COLOURS.get(category, (PALE, ""))[0]
             axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
-    axes.set_title("CPU: orange launches, grey engine, pale idle", pad=4)
+    axes.set_title("CPU: orange launches, grey engine", pad=4)
     axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
     axes.set_ylim(-0.1, 1.9)
     axes.tick_params(axis="y", length=0)
@@ -167,14 +168,18 @@ def _span(step: StepRecord, zero_us: float) -> tuple[float, float]:
     return (step.began_us - zero_us) / 1e3, (step.ended_us - zero_us) / 1e3
 
 
+LETTER_MS = 0.72  # of the text in a box
+
+
 def _box(axes: Axes, left: float, right: float, y: float, colour: str, text: str) -> None:
     axes.add_patch(
         Rectangle((left, y), right - left, 0.8, facecolor=colour, edgecolor="white", linewidth=1.5)
     )
-    axes.text(
-        (left + right) / 2, y + 0.38, text, size=13, ha="center", va="center",
-        color="black" if colour in (PREFILL, DECODE) else "white",
-    )  # fmt: skip
+    if len(text) * LETTER_MS < right - left:  # else the next box says the same
+        axes.text(
+            (left + right) / 2, y + 0.38, text, size=14, ha="center", va="center",
+            color="black" if colour in (PREFILL, DECODE) else "white",
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------- what a batch does
@@ -190,7 +195,7 @@ def throughput(path: Path) -> None:
     whole = dict(tokens_a_second("full"))
     gain = MANY * whole[MANY] / whole[1]
     with canvas(
-        path, (8.5, 7.4),
+        path, (6.9, 7.76),
         title=f"{MANY} readers in one batch: {gain:.0f} times the tokens, and each still gets "
         f"{gain / MANY:.0%} of the speed",
         caption="Lines, predicted: Qwen3-0.6B on an H200, 512 tokens of context. Dots, recorded by "
@@ -210,7 +215,8 @@ def throughput(path: Path) -> None:
             axes.set_ylabel("tokens a second")
             axes.set_title(told)
             axes.yaxis.set_major_formatter("{x:,.0f}")
-        above.legend(loc="lower right")
+        below.set_ylim(0, 1000)
+        below.legend(*above.get_legend_handles_labels(), loc="upper right")
         doubling_ticks(below, 1, 256)
         below.set_xlabel("requests that decode at once")
 

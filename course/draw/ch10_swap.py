@@ -55,7 +55,7 @@ def crossover(path: Path) -> None:
     first, last = (round(edge, -3) for edge in again_pays("qwen3-0.6b", "PCIe 5.0"))
     with canvas(
         path,
-        (8.6, 6.4),
+        (6.9, 6.76),
         title=f"Over PCIe 5.0, computing again wins from about {first:,.0f} to {last:,.0f} "
         "tokens of a small model, and hardly ever for a large one",
         caption=f"Predicted: a request preempted on an H200, steps of up to {BUDGET:,} tokens, "

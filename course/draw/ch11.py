@@ -121,7 +121,7 @@ def tiles(path: Path) -> None:
     """Rows and the programs that take them; a row and its threads; a thread and its load."""
     width, tile, threads = 896, 1024, 128
     with canvas(
-        path, (8, 6.4),
+        path, (6.9, 6.76),
         title="A program takes a row, a thread eight numbers",
         caption=f"x has rows of {width} numbers. A tile is a power of two, {tile:,}; the mask "
         "keeps the grey end from being read or written.",
@@ -194,7 +194,7 @@ def norm_in_time(path: Path) -> None:
         f"of our engine takes {start_us:.1f} µs to start. Two kernels: the mean, then the scaling."
     )
     title = "At one token fusion saves kernels; at 2,048 tokens it saves bytes as well"
-    with canvas(path, (8.5, 6.2), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6.56), title=title, caption=caption) as figure:
         both = figure.subplots(2, 1, sharex=True)
         for axes, shape, name in zip(
             both, (DECODE, PREFILL), ("decode: 1 token", "a prompt of 2,048 tokens"), strict=True

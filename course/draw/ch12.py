@@ -57,7 +57,7 @@ def traffic(path: Path) -> None:
         "Counted for one layer of Qwen3-0.6B in bf16. Each key and value once; the score matrix "
         "is written and read twice."
     )
-    with canvas(path, (8.5, 5.8), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6.16), title=title, caption=caption) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, name, shapes in (
             (left, "prompt: n queries", [StepShape.mixed([n], [n]) for n in LENGTHS]),
@@ -90,7 +90,7 @@ def online(path: Path) -> None:
     frames = (("first tile, m = 3", 2, 3.0), ("m = 5: they shrink", 2, 5.0),
               ("second tile, m = 5", 4, 5.0))  # fmt: skip
     with canvas(
-        path, (8.6, 5), title="A larger score comes, and older weights shrink",
+        path, (6.9, 5.36), title="A larger score comes, and older weights shrink",
         caption="Scores 1, 3 and then 2, 5; values 10, 20 and then 30, 40. A bar is the weight "
         "e^(score - m), m the largest score so far.",
     ) as figure:  # fmt: skip
@@ -132,11 +132,11 @@ def split(path: Path) -> None:
         f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
         "splits: for contexts up to 4,096."
     )
-    with canvas(path, (8.6, 6.8), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 7.16), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
         for line, count in enumerate((1, 4, splits[CONTEXT])):
             _tiles(above, -1.5 * line, tiles, count)
-        above.set_title(f"who takes which of {tiles} tiles of one head's keys")
+        above.set_title(f"who takes which of a head's {tiles} tiles")
         above.set_xlim(-3.6, tiles + 0.2)
         above.set_ylim(-3.3, 1.1)
         above.set_axis_off()

@@ -39,7 +39,7 @@ def fuse_or_replay(path: Path) -> None:
         "compiled kernel is assumed."
     )
     title = "A graph takes the launches from Python;\nfusing alone leaves them there"
-    with canvas(path, (8, 7.6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 7.96), title=title, caption=caption) as figure:
         rows = figure.subplots(len(WAYS), 1, sharex=True)
         for axes, (name, engine, mode) in zip(rows, WAYS, strict=True):
             spec = load_spec("h200", engine=engine)

@@ -44,7 +44,7 @@ def coordinated_omission(path: Path) -> None:
     polite, by_plan = latencies_ms(by_plan=False), latencies_ms(by_plan=True)
     with canvas(
         path,
-        (8, 6.6),
+        (6.9, 6.96),
         title=f"One stall: p99 is {percentile(polite, 99):.0f} ms for a client that\n"
         f"waits its turn, {percentile(by_plan, 99):.0f} ms for users",
         caption=f"Computed: {SERVICE_MS:g} ms a request, once {STALL_MS:g} ms more; one is due "
@@ -85,7 +85,7 @@ def four_stopwatches(path: Path) -> None:
     """What each way to time counts, on the two lanes of chapter 4."""
     with canvas(
         path,
-        (8, 9),
+        (6.9, 9.36),
         title="Four stopwatches, four answers:\nonly one is what a caller waits",
         caption="Predicted: four launches and a synchronisation, as in chapter 1. The CPU "
         "notices the end 10 µs late.",
@@ -112,7 +112,7 @@ def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
         total_us = sum(end - start for start, end in stretches)
         for start, end in stretches:
             axes.plot([start, end], [y + 0.5] * 2, "-|", color=BLACK, markersize=12, linewidth=2)
-        axes.text(stretches[-1][1] + 2, y + 0.5, f"{total_us:.0f} µs: {name}", va="center", size=13)
+        axes.text(stretches[-1][1] + 2, y + 0.5, f"{total_us:.0f} µs: {name}", va="center", size=14)
     axes.set_yticks([4.5, 5.5], [GPU, CPU], weight="bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -141,7 +141,7 @@ def held_out(path: Path) -> None:
     )
     with canvas(
         path,
-        (8, 7),
+        (6.9, 7.36),
         title="Sources not seen: graphs come out well, eager steps do not",
         caption=caption,
     ) as figure:

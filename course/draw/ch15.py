@@ -42,7 +42,7 @@ def ladder(path: Path) -> None:
         "Recorded by others: Qwen3.8-27B as one CUDA graph (pegainfer-project/kern, pull request "
         "1). The axis does not begin at zero."
     )
-    with canvas(path, (8, 6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6.36), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, (_, before, after) in enumerate(LADDER):
             axes.annotate(
@@ -86,7 +86,7 @@ def layer_in_a_graph(path: Path) -> None:
         "The upper two predicted, at one price of a start. The third is a drawing of the idea, "
         "not to scale."
     )
-    with canvas(path, (8, 8.4), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 8.76), title=title, caption=caption) as figure:
         rows = figure.subplots(3, 1, height_ratios=[1, 1, 2.2])
         right_us = 0.0
         for axes, words, style in zip(rows, ("nine", "five"), ("fused9", "fused5"), strict=False):
@@ -94,7 +94,7 @@ def layer_in_a_graph(path: Path) -> None:
             axes.set_title(f"{words} kernels: {end_us:.0f} µs", pad=4)
             right_us = max(right_us, end_us)
         _early(rows[2])
-        rows[2].set_title("five, each loading its weights before it waits (a drawing)", pad=4)
+        rows[2].set_title("five, loading before they wait (drawn)", pad=4)
         for axes in rows[:2]:
             axes.set_xlim(0, right_us)
         rows[0].tick_params(axis="x", labelbottom=False)
@@ -107,22 +107,23 @@ def layer_in_a_graph(path: Path) -> None:
                 Patch(color=VERMILION, label="starting, ending"),
                 Patch(color=PALE, label="nothing"),
             ],
-            loc="lower left", bbox_to_anchor=(0, 1.3), ncols=3, borderaxespad=0.2,
+            loc="lower left", bbox_to_anchor=(-0.16, 1.3), ncols=3, borderaxespad=0.2,
+            columnspacing=0.8, handlelength=0.9, handletextpad=0.3,
         )  # fmt: skip
 
 
 def _in_a_row(axes: Axes, style: str) -> float:
     """A layer, each kernel after the one before has ended. Returns its length."""
     at = 0.0
-    for op in step_parts(CONFIG, DECODE, style).layer:
+    for place, op in enumerate(step_parts(CONFIG, DECODE, style).layer):
         us = kernel_us(op, OURS) - OURS.kernel_floor_us
         _box(axes, at, OURS.kernel_floor_us, 0, VERMILION)
         _box(axes, at + OURS.kernel_floor_us, us, 0, BLUE)
         _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
-        axes.text(at, -0.12, SHORT[op.name], va="top", size=14)
+        axes.text(at, -0.12 - 0.42 * (place % 2), SHORT[op.name], va="top", size=14)
         at += OURS.kernel_floor_us + us + OURS.graph_gap_us
     _dress(axes, ["GPU"])
-    axes.set_ylim(-0.7, 1)
+    axes.set_ylim(-1.1, 1)
     return at
 
 
@@ -141,7 +142,7 @@ def _early(axes: Axes) -> None:
     axes.text(
         ended + 0.5, len(layer) / 2,
         "Black: the wait, for the end\nof the kernel before. What\ndepends on it comes after.",
-        va="center", size=13, linespacing=1.5,
+        va="center", size=14, linespacing=1.5,
     )  # fmt: skip
     _dress(axes, [SHORT[op.name] for op in reversed(layer)])
 
@@ -154,7 +155,7 @@ def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
 
 def _dress(axes: Axes, lanes: Sequence[str]) -> None:
     axes.set_ylim(0, len(lanes))
-    axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, weight="bold", size=13)
+    axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, weight="bold", size=14)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
@@ -167,7 +168,7 @@ def last_four(path: Path) -> None:
     last = bars()[-4:]
     title = f"From {last[0].ms:.1f} to {last[-1].ms:.2g} ms: mostly fewer and earlier starts"
     caption = "Predicted, as in the ledger: the same bars on a longer scale. Line: the floor."
-    with canvas(path, (8, 5.4), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 5.76), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, bar in enumerate(last):
             left = 0.0
@@ -177,7 +178,7 @@ def last_four(path: Path) -> None:
             axes.text(left, row, f" {left:.2g} ms", va="center", weight="bold")
         axes.axvline(floor_us() / 1e3, color=BLACK, linewidth=1.5)
         axes.set_yticks(range(len(last)), [bar.label for bar in last])
-        axes.set(xlim=(0, 1.95), ylim=(len(last) - 0.5, -0.5), xlabel="time of one token (ms)")
+        axes.set(xlim=(0, 1.95), ylim=(len(last) + 0.9, -0.5), xlabel="time of one token (ms)")
         axes.grid(visible=False, axis="y")
         axes.legend(
             handles=[

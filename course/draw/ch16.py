@@ -32,7 +32,7 @@ def saved_by_a_graph(path: Path) -> None:
         f"Recorded by others: {len(steps)} pairs of steps, eager and as one graph, each on one "
         "card and host. Colour: an eager step below or above 15 ms. Lines: the later clock wins."
     )
-    with canvas(path, (8, 6.4), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6.76), title=title, caption=caption) as figure:
         axes = figure.subplots()
         left_ms = np.geomspace(1.2, 26)
         for cpu_ms, colour, x, y in ((9, BLUE, 1.5, 0.55), (22, ORANGE, 10.3, 0.62)):
@@ -44,7 +44,7 @@ def saved_by_a_graph(path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xticks([1.5, 3, 6, 12, 24], ["1.5", "3", "6", "12", "24"])
         axes.minorticks_off()
-        axes.set_xlabel("the step as one graph (ms): about what the GPU needs")
+        axes.set_xlabel("the step as one graph (ms)")
         axes.set_ylabel("saved of the eager step")
         axes.set_ylim(-0.1, 1)
         percent_ticks(axes)
@@ -69,15 +69,15 @@ def which_lever(path: Path) -> None:
     """Four questions in the order in which to ask them."""
     title = "Ask from the top and pull the lever at the first yes"
     caption = "Numbers in brackets are chapters."
-    with canvas(path, (8, 8.8), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 9.16), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
         axes.set(xlim=(-0.05, 10.05), ylim=(-len(QUESTIONS) * ROW - BOX - 0.1, 0.1))
         for row, (question, lever) in enumerate(QUESTIONS):
             top = -row * ROW
-            _box(axes, 0, 4.1, top, question, BLACK)
-            _box(axes, 5.1, 4.9, top, lever, BLUE)
-            _arrow(axes, (4.1, top - BOX / 2), (5.1, top - BOX / 2), "yes")
+            _box(axes, 0, 4.0, top, question, BLACK)
+            _box(axes, 4.8, 5.2, top, lever, BLUE)
+            _arrow(axes, (4.0, top - BOX / 2), (4.8, top - BOX / 2), "yes")
             _arrow(axes, (2.05, top - BOX), (2.05, top - ROW), "no")
         _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, BLUE)
 
@@ -86,7 +86,7 @@ def _box(axes: Axes, left: float, wide: float, top: float, text: str, colour: st
     axes.add_patch(
         Rectangle((left, top - BOX), wide, BOX, facecolor="white", edgecolor=colour, lw=2.2)
     )
-    axes.text(left + wide / 2, top - BOX / 2, text, ha="center", va="center", size=15)
+    axes.text(left + wide / 2, top - BOX / 2, text, ha="center", va="center", size=14)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], word: str) -> None:

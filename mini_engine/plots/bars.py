@@ -17,7 +17,7 @@ from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
 RUNS, WAITS = "a kernel runs", "idle, whatever the CPU does"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
 COLOURS = {RUNS: BLUE, LAUNCHES: VERMILION, OTHER_WORK: ORANGE, WAITS: GREY}
-WIDTH_INCHES = 7.5  # 14 points are 10 pixels where the picture is 390 wide
+WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
 def step_bars(
