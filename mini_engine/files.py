@@ -1,11 +1,8 @@
 """Files, for every floor: JSON that somebody else wrote, as typed dataclasses; files written whole.
 
-    read_object(path)                     # the fields of a JSON file
-    typed(Card, fields, str(path))        # the same as a dataclass; an error names file and field
-    write_whole(path, text)               # the whole file or the old one, never a half
-    did_you_mean("h20", ["h100", "h200"])     # "; did you mean h200?"
-
-Nothing here knows what a file is about, so every room may import it.
+typed(Card, read_object(path), str(path))      # a dataclass; an error names file and field
+write_whole(path, text)                        # the whole file or the old one, never a half
+did_you_mean("h20", ["h100", "h200"])          # "; did you mean h200?"
 """
 
 from __future__ import annotations
@@ -21,28 +18,20 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 LARGEST = 1e300  # of a number: NaN and Infinity, which Python reads, are none
-MAX_BYTES = 64 * 2**20  # the index of a model with 10^5 tensors has some 10 MB
 
 
 # ---------------------------------------------------------------- JSON
 
 
-def read_json(path: Path, max_bytes: int = MAX_BYTES) -> object:
-    """Parse a UTF-8 file.
-
-    Raises ValueError, naming the file, if it is not JSON, not UTF-8, or larger than `max_bytes` (no
-    more is read, so a device that never ends is refused too), and OSError if it cannot be opened.
-    """
-    with path.open("rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"{path}: larger than {max_bytes:,} bytes, the most that is read of it")
-    return parse_json(content, str(path))
+def read_json(path: Path) -> object:
+    """Parse a UTF-8 file. Raises ValueError, naming the file, if it is not JSON or not UTF-8, and
+    OSError if it cannot be opened."""
+    return parse_json(path.read_bytes(), str(path))
 
 
-def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, object]:
+def read_object(path: Path) -> dict[str, object]:
     """The same for a file that holds one object, {...}."""
-    parsed = read_json(path, max_bytes)
+    parsed = read_json(path)
     if not isinstance(parsed, dict):
         raise ValueError(f"{path}: expected a JSON object {{...}}, found {type(parsed).__name__}")
     return parsed
@@ -70,31 +59,23 @@ def typed(kind: type[T], data: object, where: str, *, more: bool = False) -> T:
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} is {in_short(data)}, expected an object {{...}}")
-    known = _types(kind)  # type: ignore[arg-type]
+    hints, given = _hints(kind), {}
     for name in () if more else data:
-        if name not in known:
-            near = did_you_mean(name, known) or f": expected one of {', '.join(known)}"
+        if name not in hints:
+            near = did_you_mean(name, hints) or f": expected one of {', '.join(hints)}"
             raise ValueError(f"{where}: {in_short(name)} is no field{near}")
-    given = {}
-    for name, (wanted, needed) in known.items():
-        if data.get(name) is not None:
-            given[name] = _value(wanted, data[name], f"{where}: {name}")
-        elif needed:
-            raise ValueError(f"{where}: {name} is missing, expected {_name(wanted)}")
+    for one in fields(kind):  # type: ignore[arg-type]
+        if data.get(one.name) is not None:
+            given[one.name] = _value(hints[one.name], data[one.name], f"{where}: {one.name}")
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{where}: {one.name} is missing, expected {_name(hints[one.name])}")
     try:
         return kind(**given)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-@cache
-def _types(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """A dataclass's fields: name -> its type, and whether it has no default."""
-    hints, found = get_type_hints(kind), {}
-    for one in fields(kind):
-        needed = one.default is MISSING and one.default_factory is MISSING
-        found[one.name] = hints[one.name], needed
-    return found
+_hints: Any = cache(get_type_hints)  # of a dataclass: field -> type
 
 
 def _value(wanted: Any, value: Any, where: str) -> Any:
@@ -170,18 +151,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a link stays a link
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target
-    if target.is_file() or not target.exists():
-        beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
+    beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
     try:
-        beside.write_bytes(data)
-        if beside is not target:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            beside.write_bytes(data)
             os.replace(beside, target)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from None
     finally:
-        if beside is not target:
-            beside.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def check_out(path: Path, endings: Sequence[str] = ()) -> Path:

@@ -57,17 +57,11 @@ class Server:
     """Raises ValueError for a name that is not known, with those that are."""
 
     def __init__(
-        self,
-        model: str | Path | ModelConfig,
-        card: str | Path = "h200",
-        *,
-        host: str | Path | None = None,
-        engine: str | Path | None = None,
-        quant: str | None = None,
-        kv_dtype: str | None = None,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-    ) -> None:
+        self, model: str | Path | ModelConfig, card: str | Path = "h200", *,
+        host: str | Path | None = None, engine: str | Path | None = None,
+        quant: str | None = None, kv_dtype: str | None = None,
+        max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+    ) -> None:  # fmt: skip
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
         config. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
         default. Limits are vLLM's on this card by default."""
@@ -81,9 +75,7 @@ class Server:
 
     def itl(self, batch: int = 1, context: int = 1024, mode: str = "FULL_AND_PIECEWISE") -> Itl:
         """A decode step of `batch` requests with `context` tokens each, padded to vLLM's sizes.
-
-        Raises ValueError where so many do not fit the card.
-        """
+        Raises ValueError where so many do not fit the card."""
         check_batch(self.config, self.spec, batch, context, self.stored)
         dispatcher = GraphDispatcher(mode, self.capture_sizes(mode), self.max_num_seqs)
         descriptor, keys = dispatcher.dispatch(batch, batch, 1), batch * context
@@ -107,15 +99,11 @@ class Server:
         )  # fmt: skip
 
     def ladder(self, histogram: Mapping[int, int], rungs: int = 8) -> list[int]:
-        """The capture sizes, at most so many, that lose least time on these steps.
-
-        `histogram`: rows in a batch -> number of decode steps that had so many.
-        """
-
-        def full_us(rung: int) -> float:
-            return self.costs.itl_us("full", StepShape.decode(rung, 1024))
-
-        return [*optimal_ladder(histogram, rungs, cost=full_us)]
+        """The capture sizes, at most so many, that lose least time on these steps. `histogram`:
+        rows in a batch -> number of decode steps that had so many."""
+        shapes = {n: StepShape.decode(n, 1024) for n in range(1, max(histogram, default=0) + 1)}
+        us = {n: self.costs.itl_us("full", shape) for n, shape in shapes.items()}
+        return [*optimal_ladder(histogram, rungs, cost=us.__getitem__)]
 
     def replay(
         self, trace: str | Path | Sequence[TraceRequest], mode: str = "FULL_AND_PIECEWISE",

@@ -35,11 +35,6 @@ def test_what_is_no_json_is_refused_by_the_files_name(tmp_path: Path, content: b
         read_json(path)
 
 
-def test_a_file_that_never_ends_is_refused_after_its_first_bytes() -> None:
-    with pytest.raises(ValueError, match="/dev/zero"):
-        read_json(Path("/dev/zero"), max_bytes=1000)
-
-
 def test_an_object_is_told_from_a_list(tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_text('[{"a": 1}]')

@@ -87,10 +87,6 @@ class Row:
         return self.itl.median
 
     @property
-    def tokens_per_s(self) -> float:
-        return self.batch / self.itl_us * 1e6
-
-    @property
     def failed_gate(self) -> bool:
         """Whether it computes the wrong thing: its time, if it has one, is no result."""
         return self.status == GATE_FAILED or (self.status == MEASURED and not self.gate["passed"])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         kind: [(name, sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]]
         for kind, sheet in sheets.items()
     }
-    return {"op_us": None, "beside": {}, **found, "figures": figures}
+    return {"op_us": None, **found, "figures": figures}
 
 
 def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
@@ -76,8 +77,6 @@ def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     card: Path = args.out or Path("out/card.json")
     files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
-    if args.evidence in files.values():
-        raise ValueError(f"--evidence {args.evidence}: card and host go there: give another file")
     backend = options.backend_of(args.device, console)
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import measure, sizes_for
@@ -101,9 +100,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
         "host", fits, load_sheet("host", host), f"{device}-host{CALIBRATED}", says=says, **about
     ))  # fmt: skip
     load_spec(*files.values())  # raises where the simulator could not read them
-    beside = {name: figures[name] for name in figures if "pdl" in name or "floor" in name}
-    return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence,
-            "files": files, "beside": beside}  # fmt: skip
+    return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence, "files": files}
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
@@ -114,15 +111,10 @@ def show(r: argparse.Namespace, console: Console) -> None:
         rows = [(name, f"{value:,.6g}", source) for name, value, source in figures]
         console.print(table((f"<{kind}", "value", "<from"), rows))
     if r.op_us:
-        console.print(
-            "An op costs a PyTorch program here {median:.1f} µs ({low:.1f} to {high:.1f}), on CPU "
-            "tensors; a launch on a GPU comes on top. The usual server: "
-            "{usual:g} µs, launch included.".format(**r.op_us, usual=r.usual_op_us)
-        )
-    for name, figure in r.beside.items():
-        known = figure["median"] is not None
-        told = f"{figure['median']:.2f} µs" if known else f"not measured: {figure['reason']}"
-        console.print(f"{name}: {told}")
+        cost = "{median:.1f} µs ({low:.1f} to {high:.1f})".format(**r.op_us)
+        console.print(f"An op costs a PyTorch program here {cost}, on CPU tensors; a launch on a "
+                      "GPU comes on top. The usual server: "
+                      f"{r.usual_op_us:g} µs, launch included.")  # fmt: skip
     words = [f"--{kind} {path}".replace("--card", "--spec") for kind, path in r.files.items()]
     console.print(f"use it: crossover {' '.join(words)}")
 
@@ -134,6 +126,6 @@ def _write(path: Path, sheet: dict[str, Any]) -> None:
 def _processor() -> str:
     """What the CPU calls itself."""
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (models[0] if models else "") or platform.processor() or platform.machine() or "a CPU"
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+    return named[1] if named else platform.processor() or platform.machine() or "a CPU"

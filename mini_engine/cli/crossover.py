@@ -32,18 +32,12 @@ from mini_engine.step.curves import crossover_batch, itl_curve
 from mini_engine.step.run import WAYS
 
 COLUMNS: Columns = {
-    "batch": "{0.batch:,}",
-    "rung": lambda p: "eager" if p.rung is None else f"{p.rung:,}",
-    "eager\nITL ms": lambda p: options.two_digits(p.eager.itl_us / 1e3),
-    "piecewise\nITL ms": lambda p: options.two_digits(p.piecewise.itl_us / 1e3),
-    "full\nITL ms": lambda p: options.two_digits(p.full.itl_us / 1e3),
-    "full\nfaster": "× {0.speedup:.2f}",
-    "floor\nms": lambda p: options.two_digits(p.floor_us / 1e3),
-    "busy\neager": "{0.eager.utilisation:.0%}",
+    "batch": "{0.batch:,}", "rung": lambda p: "eager" if p.rung is None else f"{p.rung:,}",
+    "eager\nITL ms": "{0.eager.itl_us:ms}", "piecewise\nITL ms": "{0.piecewise.itl_us:ms}",
+    "full\nITL ms": "{0.full.itl_us:ms}", "full\nfaster": "× {0.speedup:.2f}",
+    "floor\nms": "{0.floor_us:ms}", "busy\neager": "{0.eager.utilisation:.0%}",
     "busy\nfull": "{0.full.utilisation:.0%}",
-}
-
-
+}  # fmt: skip
 SHARED = "shape spec stored context"
 OUT = "picture (default: out/crossover.png; with --json none)"
 OPTIONS: options.Rows = {

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE
@@ -27,7 +27,7 @@ from mini_engine.cli.terminal import Columns, table
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.serving.ladder_cost import CAPTURE_FACTOR
-from mini_engine.sim.generate import Generation, generate, open_checkpoint
+from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, Prediction, play, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
@@ -45,15 +45,10 @@ COLUMNS: Columns = {
     "<": lambda row: "this engine¹" if row["mode"] == OURS else row["engine"],
     "<\nas": lambda row: row["launched"].replace("piecewise", "pieces"),
     "ker-\nnels": "{0[kernels]:,}", "laun-\nches": "{0[launches]:,}",
-    "CPU\nms": lambda row: options.two_digits(row["cpu_us"] / 1e3),
-    "GPU\nms": lambda row: options.two_digits(row["gpu_us"] / 1e3),
-    "ITL\nms": lambda row: options.two_digits(row["itl_us"] / 1e3),
+    "CPU\nms": "{0[cpu_us]:ms}", "GPU\nms": "{0[gpu_us]:ms}", "ITL\nms": "{0[itl_us]:ms}",
     "80%\nwithin": lambda row: options.ends(row["low_us"], row["high_us"], 1e-3, "–"),
-    "GPU\nbusy": "{0[gpu_utilisation]:.0%}",
-    "cap-\nture s": lambda row: options.two_digits(row["capture_us"] / 1e6)
-    if row["graphs"] else "–",
-    "pays\nafter": lambda row: f"{row['pays_after_replays']:,}"
-    if row["pays_after_replays"] else "–",
+    "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "cap-\nture s": "{0[capture_us]:s}",
+    "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
 
 
@@ -72,13 +67,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     hf, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
     specs = {HF_EAGER: hf, "NONE": spec, "PIECEWISE": spec, "FULL": spec}
     with console.status("writing") as status:
-        written = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
-        check_agreement(texts, written)
+        first, *others = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
+        for other in others:
+            pairs = zip(texts, first.completions, other.completions, strict=True)
+            if wrong := [text for text, one, two in pairs if one.tokens != two.tokens]:
+                modes = f"{first.mode} and {other.mode} disagree on the prompt {wrong[0]!r}"
+                raise CheckFailed(f"{modes}: a graph read or wrote the wrong memory")
         status.update(f"predicting {shape.name}")
-        steps = {
-            mode: predict(shape, on, mode, batch=batch, context=CONTEXT)
-            for mode, on in specs.items()
-        }
+        steps = {mode: predict(shape, on, mode, batch=batch, context=CONTEXT)
+                 for mode, on in specs.items()}  # fmt: skip
         status.update("drawing")
         args.out.mkdir(parents=True, exist_ok=True)
         lanes = {ROWS[mode][1] if mode in options.MODES else mode: step.timeline
@@ -96,33 +93,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         capture_us = CAPTURE_FACTOR * step.capture.time_us
         after = break_even_replays(capture_us, steps["NONE"].itl_us, step.itl_us)
         rows.append({
+            **vars(step.work), **vars(options.interval(on, step.itl_us, group, batch)),
             "mode": mode, "engine": on.engine, "launched": launched,
-            "kernels": step.work.kernels, "launches": step.work.launches,
-            "cpu_us": step.work.cpu_us, "gpu_us": step.work.gpu_us,
-            "gpu_utilisation": step.utilisation,
-            **vars(options.interval(on, step.itl_us, group, batch)),
-            "graphs": step.capture.graphs, "capture_us": capture_us,
-            "graph_bytes": step.capture.bytes,
+            "gpu_utilisation": step.utilisation, "graphs": step.capture.graphs,
+            "graph_bytes": step.capture.bytes, "capture_us": capture_us or None,
             "pays_after_replays": int(after) if 0 < after < float("inf") else None,
         })  # fmt: skip
     return {
-        "checkpoint": checkpoint.config.name, "prompts": texts, "texts": written[0].texts,
-        "tokens": [done.tokens for done in written[0].completions],
-        "modes": [generation.mode for generation in written], **options.told(server),
+        "checkpoint": checkpoint.config.name, "prompts": texts, "texts": first.texts,
+        "tokens": [done.tokens for done in first.completions],
+        "modes": [generation.mode for generation in (first, *others)], **options.told(server),
         "predictions": rows, "measured": nearest_pair(shape, spec, batch),
     }  # fmt: skip
-
-
-def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
-    """Raise `CheckFailed`, with the prompt, unless all modes wrote the same."""
-    first = written[0]
-    for other in written[1:]:
-        for prompt, ours, theirs in zip(texts, first.completions, other.completions, strict=True):
-            if ours.tokens != theirs.tokens:
-                raise CheckFailed(
-                    f"{first.mode} and {other.mode} disagree on the prompt {prompt!r}: a graph "
-                    "read or wrote the wrong memory"
-                )
 
 
 def lanes(row: Mapping[str, Any], longest_us: float) -> Text:

@@ -59,9 +59,9 @@ def show(r: argparse.Namespace, console: Console) -> None:
         "beginnings and ends of kernels": r.kernels_us,
         "the GPU waits for the CPU": r.cpu_us,
     }
-    rows = [(what, options.two_digits(us / 1e3), f"{us / r.itl_us:.0%}")
-            for what, us in parts.items()]  # fmt: skip
-    console.print(table(("<where it goes", "ms", "share"), rows))
+    columns = {"<where it goes": "{0[0]}", "ms": "{0[1]:ms}", "share": "{0[2]:.0%}"}
+    rows = [(what, us, us / r.itl_us) for what, us in parts.items()]
+    console.print(table(columns, rows))
     for name, way in r.ways.items():
         console.print(f"{name:9} is predicted to take {options.ms(way)}")
     if r.measured and r.looks_like:

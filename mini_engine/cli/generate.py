@@ -34,10 +34,7 @@ from mini_engine.engine.sampling import SamplingParams
 from mini_engine.sim import generate as sim
 from mini_engine.step.cards import load_spec
 
-USELESS = {  # options that the other backend has a use for
-    "sim": ("quant", "kernels", "steps_per_replay"),
-    "cuda": ("spec", "host", "engine"),
-}
+ONLY_FOR = {"cuda": ("quant", "kernels", "steps_per_replay"), "sim": ("spec", "host", "engine")}
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
@@ -62,9 +59,9 @@ OPTIONS: options.Rows = {
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     given = {name: value for name, value in vars(args).items() if value is not None}
-    for name in {*USELESS[args.backend]} & {*given}:
+    other = "cuda" if args.backend == "sim" else "sim"
+    for name in {*ONLY_FOR[other]} & {*given}:
         option = f"--{name.replace('_', '-')} {given[name]}"
-        other = "sim" if args.backend == "cuda" else "cuda"
         raise ValueError(f"{option} needs --backend {other}, and this is {args.backend}")
     drawn = {name: given[name] for name in SAMPLING if name in given}
     drawn |= {"temperature": drawn.get("temperature", 1.0)} if drawn else {}
@@ -81,7 +78,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         checkpoint = sim.open_checkpoint(args.model)
         spec = load_spec(args.spec or options.CARD, args.host, args.engine)
         tokenizer, write = checkpoint.tokenizer, partial(sim.generate, checkpoint, spec)
-        about = {"model": checkpoint.config.name, **options.on_spec(spec)}
+        about = {"spec": spec.name, "host": spec.host, "engine": spec.engine}
+        about["model"] = checkpoint.config.name
     streamed, stream, before = len(texts) == 1 and not args.json, tokenizer.stream(), [texts[0]]
 
     def on_token(_index: int, token: int) -> None:
@@ -89,7 +87,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         print((before.pop() if before else "") + stream.push(token), end="", flush=True)
 
     def tell(note: str) -> None:
-        """Prints a note, and keeps it for the result."""
         notes.append(note)
         console.print(note)
 
@@ -113,16 +110,13 @@ def show(r: argparse.Namespace, console: Console) -> None:
         for row in r.prompts:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     if r.backend == "sim":
-        what = (
-            f", {r.counters.launches:,} launches for {r.counters.kernels:,} kernels, "
-            f"{r.simulated_us / 1e3:.1f} ms, simulated, on {options.on(r)}"
-        )
+        what = (f", {r.counters.launches:,} launches for {r.counters.kernels:,} kernels, "
+                f"{r.simulated_us / 1e3:.1f} ms, simulated, on {options.on(r)}")  # fmt: skip
     else:
         layers = f"{r.kernels_per_layer} kernels a layer" + ", PDL" * r.pdl
-        what = (
-            f" on {r.device}, {layers if r.kernels_per_layer else 'plain layers'}, "
-            f"{r.report.graphs} graphs captured, {r.steps_per_replay} steps a replay"
-        )
+        what = (f" on {r.device}, {layers if r.kernels_per_layer else 'plain layers'}, "
+                f"{r.report.graphs} graphs captured, {r.steps_per_replay} steps a replay"
+                )  # fmt: skip
     kept = {"quant": r.quant, "kv_dtype": r.kv_dtype}
     what += "".join(f", {name} {how}" for name, how in kept.items() if how not in (None, "auto"))
     tokens = sum(len(row["tokens"]) for row in r.prompts)

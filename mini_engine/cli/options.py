@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from mini_engine.bench.evidence import Measurement, new_measurement
+from mini_engine.cli.terminal import two_digits as two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
@@ -151,13 +152,9 @@ def server(args: argparse.Namespace) -> Server:
 
 def told(found: Server) -> dict[str, str]:
     """What a prediction is of, for its JSON."""
-    stored = {"quant": found.stored.quant, "kv_dtype": found.stored.kv_dtype}
-    return {"shape": found.config.name, **on_spec(found.spec), **stored}
-
-
-def on_spec(spec: DeviceSpec) -> dict[str, str]:
-    """Card, host and engine alone."""
-    return {"spec": spec.name, "host": spec.host, "engine": spec.engine}
+    shape, spec, stored = found.config, found.spec, found.stored
+    return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
+            "quant": stored.quant, "kv_dtype": stored.kv_dtype}  # fmt: skip
 
 
 def on(r: Any) -> str:
@@ -246,9 +243,3 @@ def ends(low: float | None, high: float | None, times: float = 1.0, to: str = " 
     if low is None or high is None:
         return "–"
     return f"{two_digits(low * times)}{to}{two_digits(high * times)}"
-
-
-def two_digits(value: float) -> str:
-    """As many digits as a prediction is good for: 0.98, 1.5, 17, 230."""
-    rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"

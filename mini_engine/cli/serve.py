@@ -79,12 +79,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     blocks, swapping = sized.limits.num_blocks, args.preemption != "recompute"
     limits = replace(
-        sized.limits,
-        num_blocks=min(blocks, 1 + (args.kv_blocks or blocks)),
-        prefix_caching=sharing,
-        preemption=args.preemption,
+        sized.limits, num_blocks=min(blocks, 1 + (args.kv_blocks or blocks)),
+        prefix_caching=sharing, preemption=args.preemption,
         host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
-    )
+    )  # fmt: skip
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         read = progress.track(trace, description="serving")
         requests = with_shared_prefix(read, args.shared_prefix, args.share)

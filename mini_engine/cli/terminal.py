@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -71,21 +72,38 @@ class Screen(Console):
 Columns = Mapping[str, str | Callable[[Any], object]]
 
 
+class Format(string.Formatter):
+    """As `str.format`, with more after the colon: "ms" and "s" for a time in µs, in two digits;
+    "two" for any number. None is "–"."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if value is None:
+            return "–"
+        units = {"ms": 1e3, "s": 1e6, "two": 1.0}
+        return two_digits(value / units[spec]) if spec in units else f"{value:{spec}}"
+
+
+def two_digits(value: float) -> str:
+    """As many digits as a prediction is good for: 0.98, 1.5, 17, 230."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:#.2g}"
+
+
 def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Table:
     """A table of rows, which hold words and numbers that are formatted already; or, where each head
-    has a format (`{"GB/s": "{0.rate:,.1f}"}`) or a function of its own, of any objects.
+    has a `Format` (`{"GB/s": "{0.rate:,.1f}"}`) or a function of its own, of any objects.
 
     A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
     and are not broken into lines. `how`: `bold`, the rows that stand out, counted from 0; the rest
     is what `rich.table.Table` takes.
     """
-    marked = set(how.pop("bold", ()))
+    marked, form = set(how.pop("bold", ())), Format().format
     found = Table(title_justify="left", **how)
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"
         found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
     for i, row in enumerate(rows):
         if isinstance(heads, Mapping):
-            row = [f.format(row) if isinstance(f, str) else f(row) for f in heads.values()]
+            row = [form(f, row) if isinstance(f, str) else f(row) for f in heads.values()]
         found.add_row(*map(str, row), style="bold" if i in marked else None)
     return found

@@ -41,13 +41,12 @@ COLUMNS: Columns = {  # of (name, summary)
     "GPU busy": "{0[1][utilisation]:.0%}",
 }  # fmt: skip
 SHARED, DEFAULTS = "shape spec batch context", {"shape": None, "context": 512}
-MORE = "or HF eager; give it again for more (default: NONE, PIECEWISE and FULL)"
-KNOWN = f"take it apart: {', '.join(recorded.recording_names())}, or a profiler's file"
-OUT = "the timelines (default: out/trace.json, or out/recorded.json)"
+KNOWN = ", ".join(recorded.recording_names())
+MODES = f"{', '.join(options.MODES)} or {HF_EAGER}; again for more (default: the first three)"
 OPTIONS: options.Rows = {
-    "--recorded NAME": (str, None, KNOWN),
-    "--mode NAME": (list, None, f"{', '.join(options.MODES)} {MORE}"),
-    "-o --out FILE": (options.json_out, None, OUT),
+    "--recorded NAME": (str, None, f"take it apart: {KNOWN}, or a profiler's file"),
+    "--mode NAME": (list, None, MODES),
+    "-o --out FILE": (options.json_out, None, "(default: out/trace.json, or out/recorded.json)"),
 }
 
 
@@ -58,8 +57,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(f"-o {out}: this is read: give another name")
     if args.recorded:
         return _recorded(args, out)
-    modes, args.shape = args.mode or ["NONE", "PIECEWISE", "FULL"], args.shape or "qwen3-0.6b"
-    timelines = {mode: _predicted(args, mode) for mode in modes}
+    args.shape = args.shape or "qwen3-0.6b"
+    timelines = {mode: _predicted(args, mode) for mode in args.mode or options.MODES[:3]}
     write_trace(out, timelines)
     return {**options.told(options.server(args)), "file": out, "timelines": summary(timelines)}
 
@@ -82,76 +81,62 @@ def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:
         vars(args).update(recording.like)  # the step that was recorded, as we have it
-    steps = {"recorded": recorded.anatomy(recording)}
-    timelines = {"recorded": recording.events} if recording.events else {}
+    events = recording.events
+    steps, timelines = {"recorded": recorded.anatomy(recording)}, dict[str, Sequence[TraceEvent]]()
+    if events:  # names that fit their boxes: what a kernel is for, and the calls that launch
+        timelines["recorded"] = [replace(e, name=recorded.kind_of(e.name)) if e.lane == GPU else
+                                 replace(e, name=e.name if e.category != "host" else "")
+                                 for e in events]  # fmt: skip
     if args.shape:
-        predicted = tuple(_predicted(args, (args.mode or ["NONE"])[0]))
-        timelines["predicted"] = predicted
-        steps["predicted"] = recorded.anatomy_of(predicted, whole=not recording.events)
+        timelines["predicted"] = _predicted(args, (args.mode or ["NONE"])[0])
+        steps["predicted"] = recorded.anatomy_of(timelines["predicted"], whole=not events)
     found, picture = steps["recorded"], out.with_suffix(".png")
-    runs = {name: f"{step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
-            for name, step in steps.items()}  # fmt: skip
-    title = "A kernel runs " + ", ".join(f"{name} {share}" for name, share in runs.items())
-    caption = f"{recording.what}. {recording.source.split(',')[0]}"
-    if recording.events:
-        short = [replace(e, name=_short_name(e)) for e in recording.events]
+    runs = [f"{name} {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
+            for name, step in steps.items()]  # fmt: skip
+    about = {"title": f"A kernel runs {', '.join(runs)}",
+             "caption": f"{recording.what}. {recording.source.split(',')[0]}"}  # fmt: skip
+    if events:
         zoom_us = max(60.0, found.gpu_us / (found.layers or 1e9) // 3)
-        plots.timeline({**timelines, "recorded": short}, picture, title=title, caption=caption,
-                       zoom_us=zoom_us, middle=True)  # fmt: skip
+        plots.timeline(timelines, picture, zoom_us=zoom_us, middle=True, **about)
     else:
         bars = {name: {RUNS: step.busy_us, WAITS: step.gpu_us - step.busy_us}
                 for name, step in steps.items()}  # fmt: skip
-        plots.step_bars(bars, picture, title=title, caption=caption)
+        plots.step_bars(bars, picture, **about)
     if timelines:
-        write_trace(out, timelines)
-    about = {"what": recording.what, "source": recording.source, "picture": picture}
-    beside = {**options.told(options.server(args)), **steps} if args.shape else {"predicted": None}
-    return {**about, **vars(found), "file": out if timelines else None,
-            "timelines": summary(timelines), **beside}  # fmt: skip
-
-
-def _short_name(event: TraceEvent) -> str:
-    """A name that fits its box: what a kernel is for, and on the CPU only calls that launch."""
-    if event.lane == GPU:
-        return recorded.kind_of(event.name)
-    return "" if event.category == "host" else event.name
+        write_trace(out, {**timelines, **({"recorded": events} if events else {})})
+    return {
+        "what": recording.what, "source": recording.source, "picture": picture, **vars(found),
+        "gpu_us": found.gpu_us, "file": out if timelines else None,
+        "timelines": summary(timelines), "predicted": steps.get("predicted"),
+        **(options.told(options.server(args)) if args.shape else {}),
+    }  # fmt: skip
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
+    say, shape = console.print, ""
+    if r.shape:
+        shape = f"{r.shape}, batch {r.batch}, context {r.context:,}, on {options.on(r)}"
     if not r.recorded:
-        about = f"{r.shape}, batch {r.batch}, context {r.context:,}, predicted on {options.on(r)}"
-        console.print(table(COLUMNS, r.timelines.items()))
-        return console.print(f"{about}.\n{r.file}: {OPEN_IT}")
-    console.print(f"{r.what}\n({r.source})")
+        say(table(COLUMNS, r.timelines.items()))
+        return say(f"Predicted: {shape}.\n{r.file}: {OPEN_IT}")
+    say(f"{r.what}\n({r.source})")
     rows = [
-        (kind, "" if kind == recorded.UNLISTED else f"{share.count:,.0f}",
-         f"{share.count / r.layers:.1f}" if r.layers and kind != recorded.UNLISTED else "",
+        (kind, *(("", "") if kind == recorded.UNLISTED else (
+            f"{share.count:,.0f}", f"{share.count / r.layers:.1f}" if r.layers else "")),
          f"{share.us:,.0f}", f"{share.us / r.busy_us:.0%}")
         for kind, share in r.kinds.items()
     ]  # fmt: skip
     if rows:
-        console.print(table(("<kind", "count", "a layer", "µs", "share"), rows))
+        say(table(("<kind", "count", "a layer", "µs", "share"), rows))
     counts = {"kernels": r.kernels, "launches and copies": r.launches, "graphs": r.graph_launches}
     if told := [f"{count:,.0f} {what}" for what, count in counts.items() if count]:
-        console.print(f"{', '.join(told)} a step")
+        say(f"{', '.join(told)} a step")
     if r.idle_us is not None:
-        parts = r.busy_us, r.idle_in_launch_us, r.idle_us
-        busy, launching, other = (f"{us / sum(parts):.0%}" for us in parts)
-        console.print(
-            f"Of {sum(parts):,.0f} µs the GPU is {busy} at work, {launching} waiting for launch "
-            f"calls, {other} for other work of the CPU"
-        )
+        shares = [us / r.gpu_us for us in (r.busy_us, r.idle_in_launch_us, r.idle_us)]
+        say("Of {:,.0f} µs the GPU is {:.0%} at work, {:.0%} waiting for launch calls, {:.0%} for "
+            "other work of the CPU".format(r.gpu_us, *shares))  # fmt: skip
     if step := r.predicted:
-        pairs = {
-            "kernels": (r.kernels, step.kernels), "launches": (r.launches, step.launches),
-            "µs in which a kernel runs": (r.busy_us, step.busy_us),
-            "µs in all": (r.idle_us and sum(parts), step.gpu_us),
-        }  # fmt: skip
-        beside = [(what, f"{was:,.0f}", f"{said:,.0f}", f"{said / was - 1:+.0%}")
-                for what, (was, said) in pairs.items() if was and said]  # fmt: skip
-        console.print(table(("<", "recorded", "predicted", "off by"), beside))
-        console.print(f"Predicted: {r.shape}, batch {r.batch}, context {r.context:,}, on "
-                      f"{options.on(r)}.")  # fmt: skip
-    console.print(f"Picture: {r.picture}")
-    if r.file:
-        console.print(f"{r.file}: {OPEN_IT}")
+        say(f"Predicted: {step.kernels:,} kernels, {step.launches:,} launches and copies; of "
+            f"{step.gpu_us:,.0f} µs the GPU is {step.busy_us / step.gpu_us:.0%} at work ({shape})"
+            )  # fmt: skip
+    say(f"Picture: {r.picture}" + (f"\n{r.file}: {OPEN_IT}" if r.file else ""))

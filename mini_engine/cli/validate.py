@@ -40,7 +40,7 @@ from mini_engine.validate import points as measured
 WORST = 5
 FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
-    "predicted": lambda row: options.two_digits(row.predicted_ms), "error": "{0.error:+.0%}",
+    "predicted": "{0.predicted_ms:two}", "error": "{0.error:+.0%}",
 }  # fmt: skip
 POINTS: Columns = {
     **FARTHEST, "interval": lambda row: options.ends(row.low_ms, row.high_ms),
@@ -49,15 +49,14 @@ POINTS: Columns = {
 CLASSES: Columns = {
     "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
-    "within 10%": "{0.within:.0%}",
-    "left out": lambda one: "–" if one.left_out_median is None else f"{one.left_out_median:.1%}",
+    "within 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}",
 }  # fmt: skip
 BATCHES: Columns = {
     "batch": lambda one: f"{one.mode}, {one.least}" + (
         "" if one.most == one.least else f" to {one.most}" if one.most < 1e6 else " and more"),
     "points": "{0.points}", "sources": "{0.sources}", "median": "{0.median:.1%}",
     "bias": "{0.bias:+.1%}", "interval": lambda one: options.ends(one.low, one.high, to="–"),
-    "inside": lambda one: "–" if one.inside is None else f"{one.inside:.0%}",
+    "inside": "{0.inside:.0%}",
 }  # fmt: skip
 PAIRS: Columns = {
     "<slow": "{0.slow.point.id}", "<fast": "{0.fast.point.id}", "measured": "{0.measured:.2f} x",
@@ -89,13 +88,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sheets, kept = measured.Sheets.shipped(), measured.read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
-    hosts = {}
+    by_id, hosts = {point.id: point for point in points}, {}
     for word in args.host_from:
-        point = next((p for p in points if p.id == word), None)
-        if point is None:
+        if word not in by_id:
             raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
-        hosts[point.host] = measured.host_from(point, sheets)
-        points.remove(point)
+        hosts[by_id[word].host] = measured.host_from(by_id[word], sheets)
+        points.remove(by_id[word])
     rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
@@ -122,13 +120,10 @@ def _fit(console: Console) -> None:
     """Fits the figures to the shipped points, each source also left out, and writes them."""
     sheets = measured.Sheets.shipped()
     points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
-    sheets, done = fit.hosts_to_fit(points, sheets), count(1)
-    of = len({point.source for point in points})
+    sheets, done, of = fit.hosts_to_fit(points, sheets), count(1), len({p.source for p in points})
     with console.status("fitting") as status:
         found = fit.fit_points(points, sheets, fit.parameters(sheets))
-        without = fit.left_out(
-            points, found, lambda: status.update(f"fitting without source {next(done)} of {of}")
-        )
+        without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
     fit.keep(found, points, without)
 
 

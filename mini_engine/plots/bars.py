@@ -1,41 +1,22 @@
 """Steps as stacked bars: what each of them spent its time on.
 
-In:  for each step ("recorded", "predicted") its parts in µs, in the order of the stack.
+In:  for each step ("recorded", "predicted") its parts in µs: keys of `COLOURS`, in that order.
 Out: a PNG that is read on a phone: narrow, with large letters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
 
 from matplotlib.patches import Patch
 
-from mini_engine.plots.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    canvas,
-)
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
 
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
-RUNS = "a kernel runs"
-BYTES, STARTS = f"{RUNS}: its bytes", f"{RUNS}: beginning and end"
+RUNS, WAITS = "a kernel runs", "idle, whatever the CPU does"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
-WAITS = "idle, whatever the CPU does"
-COLOURS = {
-    RUNS: BLUE, BYTES: BLUE, STARTS: SKY, LAUNCHES: VERMILION, OTHER_WORK: ORANGE, WAITS: GREY,
-    "the rest": GREY, "not listed": PALE,
-}  # fmt: skip
-REST = (BLUE, ORANGE, SKY, GREEN, PURPLE, YELLOW, VERMILION)  # of other parts, in turn
-LIGHT = (SKY, ORANGE, PALE, YELLOW, PURPLE)  # text on these is black
+COLOURS = {RUNS: BLUE, LAUNCHES: VERMILION, OTHER_WORK: ORANGE, WAITS: GREY}
 WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
@@ -48,27 +29,21 @@ def step_bars(
     """
     if not rows or not all(sum(parts.values()) > 0 for parts in rows.values()):
         raise ValueError("no bars: give the parts of at least one step, in µs")
-    others, colours = cycle(REST), dict[str, str]()
-    for part in (part for parts in rows.values() for part in parts if parts[part] > 0):
-        if part not in colours:
-            colours[part] = COLOURS.get(part) or next(others)
+    shown = [part for part in COLOURS if any(parts.get(part) for parts in rows.values())]
     whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
     form = ".1f" if whole_ms > 8 else ".2f"  # two digits would not fit into a short part
-    tall = 3.2 + 0.95 * len(rows) + 0.3 * len(colours)
-    with canvas(path, (WIDTH_INCHES, tall), title=title, caption=caption) as figure:
-        axes, names = figure.subplots(
-            2, 1, height_ratios=[0.6 + 0.95 * len(rows), 0.3 * len(colours)]
-        )
+    heights = [0.6 + 0.95 * len(rows), 0.3 * len(shown)]
+    size = (WIDTH_INCHES, 2.6 + sum(heights))
+    with canvas(path, size, title=title, caption=caption) as figure:
+        axes, names = figure.subplots(2, 1, height_ratios=heights)
         for y, (step, parts) in enumerate(rows.items()):
             left = 0.0
             axes.text(0, y - 0.36, step, va="bottom")
             for part, us in parts.items():
-                if not us:
-                    continue
-                ms, colour = us / 1e3, colours[part]
+                ms, colour = us / 1e3, COLOURS[part]
                 axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor="white")
                 if ms > 0.07 * whole_ms:
-                    ink = "black" if colour in LIGHT else "white"
+                    ink = "black" if colour == ORANGE else "white"
                     axes.text(left + ms / 2, y, f"{ms:{form}}", ha="center", va="center", color=ink)
                 left += ms
             axes.text(left + 0.01 * whole_ms, y, f"{left:{form}} ms", va="center", weight="bold")
@@ -76,7 +51,5 @@ def step_bars(
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         names.set_axis_off()
-        names.legend(
-            handles=[Patch(color=colour, label=part) for part, colour in colours.items()],
-            loc="upper left", borderaxespad=0, handlelength=1.2,
-        )  # fmt: skip
+        handles = [Patch(color=COLOURS[part], label=part) for part in shown]
+        names.legend(handles=handles, loc="upper left", borderaxespad=0, handlelength=1.2)

@@ -111,15 +111,27 @@ def in_few_colours(file: io.BytesIO) -> bytes:
     return out.getvalue()
 
 
-def doubling_ticks(axes: Axes, first: int, last: int) -> None:
-    """Ticks of a logarithmic x axis at `first`, twice that, ... up to `last`."""
-    ticks = [first]
-    while ticks[-1] * 2 <= last:
-        ticks.append(ticks[-1] * 2)
+def doubling_ticks(axes: Axes, first: int, last: int, label: str = "") -> None:
+    """Ticks of a logarithmic x axis at `first`, twice that, ... up to `last`; with a `label`, the
+    axis is made one."""
+    if label:
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel(label)
+    ticks = [first << i for i in range((last // first).bit_length())]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xticks([], minor=True)
 
 
-def percent_ticks(axes: Axes) -> None:
+def log_ticks(axes: Axes, label: str) -> None:
+    """A logarithmic y axis; between tens, 2 and 5 have a number, too."""
+    axes.set(yscale="log", ylabel=label)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(
+        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    )
+
+
+def percent_ticks(axes: Axes, label: str = "") -> None:
     """Ticks of the y axis as percentages, with decimals only where they are needed."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _position: f"{100 * share:.3g}%"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+    axes.set_ylabel(label or axes.get_ylabel())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -27,6 +28,7 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
     doubling_ticks,
+    log_ticks,
     percent_ticks,
 )
 from mini_engine.step.curves import ItlCurve
@@ -58,11 +60,11 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
         _itl(above, curve, batches)
         _saved(below, curve, batches)
+        doubling_ticks(below, 1, batches[-1], "batch (requests that decode together)")
         below.set_xlim(batches[0] * 0.95, max(batches[-1], 2) * 1.05)
-        doubling_ticks(below, 1, batches[-1])
-        below.set_xlabel("batch (requests that decode together)")
         if 1 < curve.crossover <= batches[-1]:
-            below.axvline(curve.crossover, color=BLACK, linewidth=1.5)
+            for axes in (above, below):
+                axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
 
 
 def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
@@ -72,18 +74,11 @@ def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     floor = [point.floor_us / 1e3 for point in curve.points]
     axes.plot(batches, floor, ":", color=BLACK, label="floor: weights and KV, read once")
     axes.fill_between(batches, floor, [min(floor) * 0.5] * len(floor), color="#F2F2F2")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    log_ticks(axes, "ITL (ms)")
     low, high = min(floor) * 0.8, max(p.eager.itl_us for p in curve.points) / 1e3
     axes.set_ylim(low, high * (high / low) ** 0.2)  # room for the crossover's label
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(  # 2 and 5 between the decades
-        FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
-    )
-    axes.set_ylabel("ITL (ms)")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
     if 1 < curve.crossover <= batches[-1]:
-        axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
         right = curve.crossover**2 > batches[-1]  # beyond the middle of the axis
         axes.annotate(
             f"crossover: batch {curve.crossover}\nleft: issuing the kernels takes longer\n"
@@ -105,8 +100,7 @@ def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     tick = 0.06 * (max(whole) - low or 1)
     axes.vlines(rungs, low - 2 * tick, low - tick, color=GREY, linewidth=1.5)
     axes.set_ylim(low - 2.2 * tick, None)
-    percent_ticks(axes)
-    axes.set_ylabel("saved of eager")
+    percent_ticks(axes, "saved of eager")
     axes.text(
         0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
         ha="left", va="bottom", color="#505050",
@@ -151,13 +145,9 @@ def rung_histogram(
                 label += ", up to each power of two" if mode == "NONE" else ""
                 axes.vlines(list(steps), 0, shares, color=colour, linewidth=4, label=label)
                 top = max(top, *steps)
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(0.9, top * 1.1)
-        doubling_ticks(axes, 1, top)
-        axes.set_ylim(0, None)
-        percent_ticks(axes)
-        axes.set_xlabel("rows that a step ran with (tokens, padding included)")
-        axes.set_ylabel("share of all steps")
+        doubling_ticks(axes, 1, top, "rows that a step ran with (tokens, padding included)")
+        axes.set(xlim=(0.9, top * 1.1), ylim=(0, None))
+        percent_ticks(axes, "share of all steps")
         axes.legend(loc="upper right")
 
 
@@ -191,8 +181,7 @@ def ladder_curve(
         _trade(right, points, *reference, lambda point: point.memory_bytes / 2**20)
         left.set_xlabel("capture time (ms)")
         right.set_xlabel("graph memory (MiB)")
-        left.set_ylabel("padding (of all rows computed)")
-        percent_ticks(left)
+        percent_ticks(left, "padding (of all rows computed)")
         left.set_ylim(0, 1.08 * max(point.waste.wasted_fraction for point in points) + 1e-9)
         right.legend(loc="upper right")
 
@@ -246,26 +235,19 @@ def waste_by_batch(
         above.fill_between(x, x, y, step="pre", color=ORANGE, alpha=0.6, label="padding")
         above.step(x, y, where="pre", color=BLUE, label="rung: rows computed")
         above.plot(x, x, ":", color=BLACK, label="batch: rows asked for")
-        above.set_xlim(0, shown)
-        above.set_ylim(0, None)
-        above.set_xlabel(f"batch (rows), up to {shown}")
-        above.set_ylabel("rows")
+        above.set(xlim=(0, shown), ylim=(0, None), xlabel=f"batch (rows), up to {shown}",
+                  ylabel="rows")  # fmt: skip
         above.legend(loc="upper left")
         below.fill_between(batches, wasted, step="pre", color=ORANGE, alpha=0.6)
         below.step(batches, wasted, where="pre", color=ORANGE)
-        below.set_xscale("log", base=2)
-        below.set_xlim(1, max(ladder.top, 2))
-        doubling_ticks(below, 1, ladder.top)
-        below.set_ylim(0, None)
-        percent_ticks(below)
-        below.set_xlabel("batch (rows), the whole ladder")
-        below.set_ylabel("padding (of rows)")
+        doubling_ticks(below, 1, ladder.top, "batch (rows), the whole ladder")
+        below.set(xlim=(1, max(ladder.top, 2)), ylim=(0, None))
+        percent_ticks(below, "padding (of rows)")
         if mark:
             bold = {"textcoords": "offset points", "weight": "bold", "color": VERMILION}
             above.plot([mark, mark], [mark, rung], "o-", color=VERMILION, markersize=8, linewidth=3)
-            above.annotate(
-                f"{mark} runs at {rung}", (mark, rung), xytext=(-10, 10), ha="right", **bold
-            )
+            where = {"xytext": (-10, 10), "ha": "right"}
+            above.annotate(f"{mark} runs at {rung}", (mark, rung), **where, **bold)
             share = wasted[mark - 1]
             below.plot([mark], [share], "o", color=VERMILION, markersize=9)
             below.annotate(f"{share:.0%}", (mark, share), xytext=(6, 6), **bold)
@@ -276,23 +258,21 @@ def waste_by_batch(
 
 def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
     """Both axes logarithmic; a colour for how a step is launched, a shape for the class."""
-    classes = sorted({row.point.cls for row in rows})
-    sources = len({row.point.source for row in rows})
+    classes, sources = ({getattr(row.point, of) for row in rows} for of in ("cls", "source"))
     inside = sum(abs(row.error) <= 0.1 for row in rows) / len(rows)
-    with canvas(
-        path,
-        (12.0, 9.0),
-        title=f"{inside:.0%} of {len(rows)} measured decode steps are predicted within 10%",
-        caption=f"Measured by others, {sources} sources; predicted from card, host and engine. "
+    title = f"{inside:.0%} of {len(rows)} measured decode steps are predicted within 10%"
+    caption = (
+        f"Measured by others, {len(sources)} sources; predicted from card, host and engine. "
         "Bars: 80% intervals, by mode and batch, from sources left out of the fit. "
-        "Grey: within 10%.",
-    ) as figure:
+        "Grey: within 10%."
+    )
+    with canvas(path, (12.0, 9.0), title=title, caption=caption) as figure:
         axes = figure.subplots()
         values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
         ends = [min(values) / 1.3, max(values) * 1.3]
         axes.fill_between(ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=PALE, lw=0)
         axes.plot(ends, ends, color=BLACK, lw=1)
-        for shape, cls in zip(SHAPES, classes, strict=False):
+        for shape, cls in zip(SHAPES, sorted(classes), strict=False):
             of = [row for row in rows if row.point.cls == cls]
             x, y = [r.point.itl_ms for r in of], [r.predicted_ms for r in of]
             below = [max(0, row.predicted_ms - (row.low_ms or row.predicted_ms)) for row in of]
@@ -303,25 +283,21 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
                 x, y, marker=shape, s=90, color=colour, edgecolors="white", label=cls, zorder=3
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-        plain = FuncFormatter(lambda value, _position: f"{value:g}")
+        axes.set(xlabel="measured ITL, ms", ylabel="predicted ITL, ms")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(plain)
-        axes.set_xlabel("measured ITL, ms")
-        axes.set_ylabel("predicted ITL, ms")
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.legend(loc="upper left", fontsize=12)
 
 
 def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Path | str) -> None:
     """One line a class: each point's error, the median, and the median with its source left out."""
     ordered = sorted(summaries, key=lambda s: s.median_error, reverse=True)
-    worst = ordered[0]
-    with canvas(
-        path,
-        (12.0, 9.0),
-        title=f"Farthest off: {worst.name}, {worst.median_error:.0%} in the median",
-        caption="Dots: predicted over measured, less one. Bars: the median of a class. Diamonds: "
-        "each source predicted by a fit that has not seen it.",
-    ) as figure:
+    title = f"Farthest off: {ordered[0].name}, {ordered[0].median_error:.0%} in the median"
+    caption = (
+        "Dots: predicted over measured, less one. Bars: the median of a class. Diamonds: "
+        "each source predicted by a fit that has not seen it."
+    )
+    with canvas(path, (12.0, 9.0), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.axvspan(-0.1, 0.1, color=PALE, lw=0)
         axes.axvline(0, color=BLACK, lw=1)
@@ -329,12 +305,15 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
             of = [row for row in rows if row.kind == one.name]
             colour = RUN_TIME_COLOURS[of[0].launched]
             others = [r.left_out_error for r in of if r.left_out_error is not None]
-            axes.scatter(others, [y - 0.22] * len(others), marker="D", s=40, facecolors="none",
-                         edgecolors=GREY)  # fmt: skip
+            diamonds: dict[str, Any] = {
+                "marker": "D",
+                "s": 40,
+                "facecolors": "none",
+                "edgecolors": GREY,
+            }
+            axes.scatter(others, [y - 0.22] * len(others), **diamonds)
             axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
             axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda share, _position: f"{100 * share:+.0f}%")
-        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+.0f}%"))
         axes.set_xlabel("error of the prediction")

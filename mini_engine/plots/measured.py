@@ -1,4 +1,4 @@
-"""What a benchmark measured: ITL and throughput against batch, and where a graph stops to pay.
+"""What a benchmark measured: ITL against batch, and where a graph stops to pay.
 
 In:  rows whose time is a result (`bench.rows.measured_steps`), and the measurement they are of; the
      picture is of the shape and context with the most batches.
@@ -17,7 +17,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, curve, of_one_place
@@ -31,6 +30,7 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
     doubling_ticks,
+    log_ticks,
     percent_ticks,
 )
 
@@ -54,7 +54,7 @@ PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
 
 
 def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
-    """ITL above, tokens a second below, a line for each variant, and the floor."""
+    """A line for each variant, and the floor."""
     steps = [step for step in of_one_place(steps) if step.variant != "null"]  # which is noise
     there = {step.variant for step in steps}
     variants = [v for v in [*STYLES, *sorted(there - set(STYLES))] if len(curve(steps, v)) > 1]
@@ -62,32 +62,32 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
         raise ValueError("it takes a variant with results at two batches or more")
     floor = floor_curve(steps, origin.figures["copy_bandwidth_gb_s"]["median"])
     caption = f"{_of(steps, origin)} Floor: weights and KV, read once as fast as a copy."
-    title = titled(_itl_finding(steps, floor[0][1]), origin)
-    with canvas(path, (14, 12), title=title, caption=caption) as figure:
-        grid = figure.add_gridspec(2, 2, width_ratios=[2.9, 1])
-        above = figure.add_subplot(grid[0, 0])
-        below = figure.add_subplot(grid[1, 0], sharex=above)
+    batches, least = [batch for batch, _ in floor], min(steps, key=lambda s: s.batch).batch
+    first = sorted((s for s in steps if s.batch == least), key=lambda s: s.itl_us)
+    best, slowest = first[0], first[-1]
+    times = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.variant}"
+    finding = (
+        f"Batch {least}: {best.variant} takes {best.itl_us / 1e3:.3g} ms a token"
+        f"{times if slowest is not best else ''}; the floor is {floor[0][1] / 1e3:.3g} ms"
+    )
+    with canvas(path, (14, 8), title=_titled(finding, origin), caption=caption) as figure:
+        axes, beside = figure.subplots(1, 2, width_ratios=[2.9, 1])
         for variant in variants:
-            points = curve(steps, variant)
             colour, line, marker = STYLES.get(variant, (BLACK, "-", "+"))
-            style: dict[str, Any] = {
-                "color": colour, "linestyle": line, "marker": marker, "markersize": 9,
-                "linewidth": 1.8,
-            }  # fmt: skip
-            _with_bars(above, points, label=variant, capsize=3, elinewidth=1, **style)
-            below.plot([p.batch for p in points], [p.tokens_per_s for p in points], **style)
-        batches = [batch for batch, _ in floor]
-        black: dict[str, Any] = {"color": BLACK, "linewidth": 3, "linestyle": (0, (1, 1))}
-        above.plot(batches, [us / 1e3 for _, us in floor], label="physical floor", **black)
-        below.plot(batches, [batch / us * 1e6 for batch, us in floor], **black)
-        for axes, name in ((above, "ITL (ms)"), (below, "throughput (tokens/s)")):
-            _scale(axes, batches, name)
-        below.set_xlabel("batch (requests that decode together)")
-        beside = figure.add_subplot(grid[:, 1])
+            _with_bars(
+                axes, curve(steps, variant), label=variant, capsize=3, elinewidth=1, color=colour,
+                linestyle=line, marker=marker, markersize=9, linewidth=1.8,
+            )  # fmt: skip
+        axes.plot(
+            batches, [us / 1e3 for _, us in floor], label="physical floor", color=BLACK,
+            linewidth=3, linestyle=(0, (1, 1)),
+        )  # fmt: skip
+        doubling_ticks(axes, batches[0], batches[-1], "batch (requests that decode together)")
+        axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
+        log_ticks(axes, "ITL (ms)")
         beside.set_axis_off()
-        handles, names = above.get_legend_handles_labels()
-        beside.legend(handles, names, loc="upper left", borderaxespad=0, handlelength=2.6)
-        watermark(figure, origin)
+        beside.legend(*axes.get_legend_handles_labels(), loc="upper left", handlelength=2.6)
+        _watermark(figure, origin)
 
 
 def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
@@ -102,59 +102,45 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
     batches = [eager.batch for eager, _ in pairs]
     saved = [1 - graph.itl_us / eager.itl_us for eager, graph in pairs]
     told = [1 - graph.predicted_us / eager.predicted_us for eager, graph in pairs]
-    marks = (crossing_batch(batches, saved), crossing_batch(batches, told))
+    marks = at, _ = crossing_batch(batches, saved), crossing_batch(batches, told)
     places = [f"beyond batch {batches[-1]}" if at is None else f"at batch {at:.0f}" for at in marks]
     caption = (
         f"{_of(steps, origin)} Predicted with {origin.figures['spec']}. The crossover lies where "
         f"a graph saves less than {PAYS:.0%}, on a straight line between the batches measured: "
         f"measured {places[0]}, predicted {places[1]}."
     )
-    title = titled(_crossover_finding(batches, saved, marks[0]), origin)
-    with canvas(path, (13, 11), title=title, caption=caption) as figure:
+    pays = "at every batch measured" if at is None else f"up to a batch of about {at:.0f}"
+    pays = "at no batch measured" if at == batches[0] else pays
+    finding = (
+        f"A graph pays {pays}: it saves {saved[0]:.0%} of eager's time at batch {batches[0]}, "
+        f"{saved[-1]:.0%} at {batches[-1]}"
+    )
+    with canvas(path, (13, 11), title=_titled(finding, origin), caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-        for index, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
-            points, colour = [pair[index] for pair in pairs], MODE_COLOURS[mode]
+        # rings around the points of the graph, so that both are seen where they agree
+        for i, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
+            points, colour = [pair[i] for pair in pairs], MODE_COLOURS[mode]
             _with_bars(
-                above, points, color=colour, linestyle="none", marker="os"[index],
-                markersize=(9, 14)[index], capsize=4, elinewidth=1.5, markeredgewidth=2,
-                markerfacecolor=(colour, "none")[index], label=f"{name}, measured",
+                above, points, color=colour, linestyle="none", marker="os"[i], capsize=4,
+                markersize=(9, 14)[i], elinewidth=1.5, markeredgewidth=2,
+                markerfacecolor=(colour, "none")[i], label=f"{name}, measured",
             )  # fmt: skip
-            above.plot(
-                batches, [p.predicted_us / 1e3 for p in points], ("-", "--")[index], color=colour,
-                label=f"{name}, predicted",
-            )  # fmt: skip
+            predicted_ms = [p.predicted_us / 1e3 for p in points]
+            line, label = ("-", "--")[i], f"{name}, predicted"
+            above.plot(batches, predicted_ms, line, color=colour, label=label)
         below.plot(batches, saved, "D", color=BLACK, markersize=9, label="measured")
         below.plot(batches, told, "-.", color=BLACK, linewidth=1.8, label="predicted")
         below.axhline(PAYS, color="#808080", linewidth=1)
-        percent_ticks(below)
-        below.set_ylabel("saved of eager")
-        below.set_xlabel("batch (requests that decode together)")
-        _scale(above, batches, "ITL (ms)")
+        percent_ticks(below, "saved of eager")
+        log_ticks(above, "ITL (ms)")
+        doubling_ticks(below, batches[0], batches[-1], "batch (requests that decode together)")
+        below.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
         for axes in (above, below):
             for at, line in zip(marks, ("-", "-."), strict=True):
                 if at is not None and batches[0] < at <= batches[-1]:
                     axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=line)
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-        watermark(figure, origin)
-
-
-def titled(finding: str, origin: Measurement) -> str:
-    """The finding, which is none when the emulator wrote the numbers."""
-    return f"Emulated, no evidence: {finding}" if origin.emulated else finding
-
-
-def watermark(figure: Figure, origin: Measurement) -> None:
-    """Across the page, where the numbers are no evidence; the data stay readable through it."""
-    if origin.emulated:
-        figure.text(
-            0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
-            color="#B0B0B0", alpha=0.35, zorder=10,
-        )  # fmt: skip
-
-
-def milliseconds(us: float) -> str:
-    """With three digits."""
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e3:,.0f} ms"
+        _watermark(figure, origin)
 
 
 def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
@@ -186,17 +172,18 @@ def _with_bars(axes: Axes, points: Sequence[Row], **style: Any) -> None:
     axes.errorbar([p.batch for p in points], times_ms, yerr=[down, up], **style)
 
 
-def _scale(axes: Axes, batches: Sequence[int], name: str) -> None:
-    """Batches double, times are logarithmic; between tens, 2 and 5 have a number, too."""
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
-    doubling_ticks(axes, batches[0], batches[-1])
-    axes.set_ylabel(name)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
-    )
+def _titled(finding: str, origin: Measurement) -> str:
+    """The finding, which is none when the emulator wrote the numbers."""
+    return f"Emulated, no evidence: {finding}" if origin.emulated else finding
+
+
+def _watermark(figure: Figure, origin: Measurement) -> None:
+    """Across the page, where the numbers are no evidence; the data stay readable through it."""
+    if origin.emulated:
+        figure.text(
+            0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
+            color="#B0B0B0", alpha=0.35, zorder=10,
+        )  # fmt: skip
 
 
 def _of(steps: Sequence[Row], origin: Measurement) -> str:
@@ -208,27 +195,3 @@ def _of(steps: Sequence[Row], origin: Measurement) -> str:
         f"{first.shape}, {first.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
         f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps."
     )
-
-
-def _itl_finding(steps: Sequence[Row], floor_us: float) -> str:
-    batch = min(step.batch for step in steps)
-    there = sorted((s for s in steps if s.batch == batch), key=lambda s: s.itl_us)
-    best, slowest = there[0], there[-1]
-    against = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.variant}"
-    return (
-        f"Batch {batch}: {best.variant} takes {milliseconds(best.itl_us)} a token"
-        f"{against if slowest is not best else ''}; the floor is {milliseconds(floor_us)}"
-    )
-
-
-def _crossover_finding(batches: Sequence[int], saved: Sequence[float], mark: float | None) -> str:
-    begins = f"it takes {_less(saved[0])} than eager at batch {batches[0]}"
-    ends = f"{_less(saved[-1])} at {batches[-1]}"
-    pays = "A graph pays at every batch measured" if mark is None else (
-        "A graph never pays here" if mark <= batches[0] else
-        f"A graph pays up to a batch of about {mark:.0f}")  # fmt: skip
-    return f"{pays}: {begins}, {ends}"
-
-
-def _less(share: float) -> str:
-    return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"

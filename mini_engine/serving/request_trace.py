@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import NormalDist
 
-from mini_engine.files import MAX_BYTES, in_short, parse_json
+from mini_engine.files import in_short, parse_json
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
@@ -83,10 +83,8 @@ def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
 
     def lines() -> Iterator[str]:
         nonlocal number
-        for line in iter(lambda: file.readline(MAX_BYTES), ""):
+        for line in file:
             number += 1
-            if len(line) == MAX_BYTES:  # a device never ends
-                raise ValueError(f"{MAX_BYTES:,} characters or more")
             if not line.isspace():
                 yield line
 

@@ -269,7 +269,7 @@ def test_a_trace_is_of_the_engine_and_the_host_that_are_named(
     assert quick["timelines"]["NONE"]["cpu_us"] > 310 * sglang.cpu_op_us
     assert main([*words, "--host", "desktop-2025", "--engine", "sglang"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "predicted on one h200, host desktop-2025, engine sglang" in out
+    assert "on one h200, host desktop-2025, engine sglang" in out
 
 
 def test_generate_names_what_it_simulates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
+from mini_engine.plots.bars import LAUNCHES, RUNS
 from mini_engine.plots.canvas import canvas
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
@@ -42,10 +43,7 @@ COSTS = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL", 32)
 POINTS = COSTS.curve(HISTOGRAM, 4, 32)
 OWN = COSTS.point(LADDER, HISTOGRAM)
 
-BARS = {
-    "recorded": {"product": 5000.0, "norm": 60.0},
-    "predicted": {"product": 4000.0, "RoPE": 9.0},
-}
+BARS = {"recorded": {RUNS: 5000.0, LAUNCHES: 60.0}, "predicted": {RUNS: 4000.0, LAUNCHES: 9.0}}
 MEASURED, ON_A_GPU = measured_steps(made_up_rows()), made_up(made_up_rows(), emulated=False)
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
@@ -136,7 +134,7 @@ def test_words_stay_on_the_page(
         lambda path: plots.timeline({"eager": []}, path),
         lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
         lambda path: plots.step_bars({}, path, title="", caption=""),
-        lambda path: plots.step_bars({"eager": {"norm": 0.0}}, path, title="", caption=""),
+        lambda path: plots.step_bars({"eager": {RUNS: 0.0}}, path, title="", caption=""),
         lambda path: plots.itl_curve(replace(CURVE, points=()), path),
         lambda path: plots.ladder_curve([], path, caption="", reference=("vLLM's", OWN)),
         lambda path: plots.rung_histogram({}, path),
