@@ -39,6 +39,7 @@ html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
+html_search_scorer = str(SITE / "scorer.js")
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
