@@ -425,6 +425,25 @@ def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
+def test_a_figure_has_its_place_before_it_comes_and_is_enlarged_there(
+    site: Path, browser: Any
+) -> None:
+    opened, _ = page(browser, f"file://{site}/course/05-capture-and-replay.html", viewport=PHONE)
+    for figure in opened.locator("article img").all():
+        figure.scroll_into_view_if_needed()
+        shown, true = figure.evaluate(
+            "async (i) => { await i.decode(); return [[i.width, i.height], [i.naturalWidth,"
+            " i.naturalHeight]]; }"
+        )
+        assert shown[0] == PHONE["width"] - 32  # the page's margins
+        assert shown[1] == pytest.approx(shown[0] * true[1] / true[0], abs=1)
+        assert figure.get_attribute("width") == str(true[0])
+    figure.click()
+    assert figure.bounding_box()["width"] == 1104
+    assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    opened.context.close()
+
+
 def test_a_copied_command_has_no_prompt(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/README.html", viewport=DESKTOP)
     opened.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; }")

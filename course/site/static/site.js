@@ -19,6 +19,11 @@ for (const block of document.querySelectorAll(".highlight-sh, .highlight-python,
 }
 for (const button of document.querySelectorAll("[data-copy]")) copies(button, () => button.dataset.copy);
 
+// A wide figure is enlarged, and then scrolls in its place.
+for (const image of document.querySelectorAll("article img")) {
+  image.addEventListener("click", () => image.classList.toggle("large"));
+}
+
 // A chapter is read when its end has been on the screen. It is kept on this machine only.
 const read = new Set(JSON.parse(localStorage.getItem("read") ?? "[]"));
 const here = location.pathname.match(/course\/\d\d-[\w-]+(?=\.html)/)?.[0];
