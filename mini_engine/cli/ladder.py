@@ -6,11 +6,7 @@ A graph replays only the shapes it was captured with. So an engine captures a la
 start-up and pads every batch up to the next rung. Rungs cost start-up time and memory, gaps between
 them cost padding. In mode FULL_AND_PIECEWISE each size is captured in pieces, one more than the
 model has layers, for steps with prompts in them, and those up to --max-num-seqs once more whole,
-for steps that only decode.
-
-`serve` replays requests, and says which ladder of as many rungs would have padded them least.
-Capture time and memory are predicted for --shape and --spec; in brackets, as far above and below
-such predictions as published start-ups were.
+for steps that only decode. In brackets: as far from such predictions as published start-ups were.
 """
 
 from __future__ import annotations
@@ -90,9 +86,9 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
 def show(r: argparse.Namespace, console: Console) -> None:
     sizes, costs, explained = r.capture_sizes, r.costs, r.explained
     lines = [
-        f"[bold]vLLM 0.33[/bold], {r.mode}, max_num_seqs {r.max_num_seqs:,}, "
-        f"max_num_batched_tokens {r.max_num_batched_tokens:,}: [bold]{len(sizes)} capture sizes"
-        f"[/bold]\n   {in_runs(sizes) or 'no graphs: every step is eager'}\n\n"
+        f"vLLM 0.33, {r.mode}, max_num_seqs {r.max_num_seqs:,}, "
+        f"max_num_batched_tokens {r.max_num_batched_tokens:,}: {len(sizes)} capture sizes"
+        f"\n   {in_runs(sizes) or 'no graphs: every step is eager'}\n\n"
         f"{r.shape}, {r.layers} layers, on {options.on(r)}:"
     ]
     if rungs := costs.piecewise_rungs:
@@ -102,10 +98,10 @@ def show(r: argparse.Namespace, console: Console) -> None:
         lines.append(f"   FULL       {costs.full_graphs} graphs")
     lines.append(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
     if not r.fits:
-        lines.append(f"[bold]With the weights they do not fit the {r.spec}.[/bold]\n")
+        lines.append(f"With the weights they do not fit the {r.spec}.\n")
     if explained:
         told = textwrap.fill(explained["explanation"], 100)
-        lines.append(f"[bold]{told}[/bold]\n   when all decode: {explained['decode']}\n"
+        lines.append(f"{told}\n   when all decode: {explained['decode']}\n"
                      f"   with a prompt among them: {explained['mixed']}\n")  # fmt: skip
     console.print("\n".join([*lines, *([f"Picture: {r.out}"] if sizes else [])]))
 

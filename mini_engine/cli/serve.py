@@ -5,17 +5,15 @@
   python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
-A trace is CSV with a header, or JSON lines, from a file or a pipe (/dev/stdin). The files of the
-Azure LLM inference traces of 2023 and 2024, BurstGPT, Mooncake and `vllm bench serve --save-result
---save-detailed` are known by their columns; --columns names those of any other file. A time is a
-number of seconds, of milliseconds with time_ms=, or a date and time. Requests without a time all
-arrive at once, and those that got no token are left out and counted.
+A trace is CSV with a header, or JSON lines, from a file or /dev/stdin. Those of Azure, BurstGPT,
+Mooncake and `vllm bench serve --save-detailed` are known by their columns; --columns names those of
+any other. A time is a number of seconds, of milliseconds with time_ms=, or a date and time. Without
+times all requests arrive at once; those that got no token are left out and counted.
 
-The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
-A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
-(--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
-preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait for
-these copies. "cheaper" asks for each request whether computing again takes longer.
+The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
+assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K
+and V of a preempted request wait in 4 GiB of host memory, and steps wait for the copies; "cheaper"
+asks for each request whether computing again takes longer.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     console.print(
-        f"[bold]{r.trace}[/bold]: {r.shape} on {options.on(r)}, {r.mode}, op list {r.style}, "
+        f"{r.trace}: {r.shape} on {options.on(r)}, {r.mode}, op list {r.style}, "
         f"weights {r.quant}, cache {r.kv_dtype}, predicted"
     )
 
