@@ -75,13 +75,15 @@ def race(path: Path) -> None:
         "whose copy it is, and which inputs its kernels run on."
     )
     drawn = {name: two_steps(way) for name, way in ways.items()}
-    with canvas(path, (13, 7.2), title=title, caption=caption) as figure:
-        key, *rows = figure.subplots(4, 1, height_ratios=[0.5, 1, 1, 1])
+    with canvas(path, (6.9, 9.2), title=title, caption=caption) as figure:
+        key, *rows = figure.subplots(4, 1, height_ratios=[0.85, 1, 1, 1])
         key.set_axis_off()
-        key.legend(
+        legend = key.legend(
             handles=[Patch(color=colour, label=kind) for kind, colour in COLOURS.items()],
-            loc="upper left", ncols=3, borderaxespad=0,
+            loc="upper left", bbox_to_anchor=(-0.1, 1), ncols=2,
+            borderaxespad=0, columnspacing=1, handlelength=1,
         )  # fmt: skip
+        legend.set_in_layout(False)  # a long name must not make the lanes narrow
         for axes, (name, boxes) in zip(rows, drawn.items(), strict=True):
             lanes(axes, name, boxes)
 

@@ -57,13 +57,13 @@ def cut_at_attention(path: Path) -> None:
         "the next layer."
     )
     title = "What the pass makes one, and where the graph is cut"
-    with canvas(path, (12, 5.6), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 6.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         strip(axes, before, 4, f"a plain model: {len(before)} kernels a layer")
         strip(axes, after, 2, f"after the pass: {len(after)}")
         live = Rectangle((at, 0), 0.86, 0.8, facecolor=COLOURS["attention"], edgecolor="none")
         axes.add_patch(live)
-        axes.text(0, 0.92, "cut: a replay and a live attention a layer", va="bottom")
+        axes.text(0, 0.92, "cut: a replay, and attention live", va="bottom")
         for start, end, name in (
             (0, at, "… one piece: one replay"),
             (at + 1, len(after), "next piece …"),
@@ -71,15 +71,16 @@ def cut_at_attention(path: Path) -> None:
             width = end - start - 0.14
             frame = Rectangle((start, 0), width, 0.8, facecolor="white", edgecolor="black")
             axes.add_patch(frame)
-            axes.text(start + width / 2, 0.4, name, ha="center", va="center")
+            left = start + (2 if start else 0)  # behind "live"
+            axes.text(left, -0.25, name, va="top")
         for x in (at - 0.07, at + 0.93):
             axes.plot([x, x], [-0.2, 2.9], color="black", linewidth=0.8, linestyle=":")
         axes.text(at + 0.43, -0.25, "live", ha="center", va="top")
         axes.set_xlim(-0.5, len(before) + 0.5)
-        axes.set_ylim(-0.7, 5.4)
+        axes.set_ylim(-0.8, 6.9)
         axes.set_axis_off()
         handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in COLOURS]
-        axes.legend(handles=handles, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.1))
+        axes.legend(handles=handles, ncols=2, loc="upper left", borderaxespad=0)
 
 
 FIGURES = {"13-compile-backend.png": cut_at_attention}

@@ -39,6 +39,7 @@ html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
+html_search_scorer = str(SITE / "scorer.js")
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
@@ -66,12 +67,16 @@ def setup(app: Any) -> None:
         raise _skip()
 
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
-    app.connect("html-page-context", _face)
+    app.connect("html-page-context", _face, priority=400)  # before furo draws the menu
 
 
 def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> str | None:
     """What a page says of itself to others, and the widgets that it has, with their data."""
-    body = context.get("body", "")
+    body, menu = context.get("body", ""), context.get("toctree")
+    if page.startswith("reference/mini_engine") and menu:  # 140 pages: theirs is short
+        context["toctree"] = lambda **how: menu(**(how | {"collapse": True}))
+    if not page.startswith("notebooks/"):
+        context["css_files"] = [css for css in context["css_files"] if "mystnb" not in str(css)]
     if page == "index":
         context["landing"] = _landing(app.confdir)
         body = '<div data-widget="race">'

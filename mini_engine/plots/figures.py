@@ -35,7 +35,6 @@ from mini_engine.step.curves import ItlCurve
 from mini_engine.validate.points import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
-SHAPES = "osD^v<>Ph*Xp8dH"  # of the points of a class
 LINES = {  # of an ItlPoint: label and style
     "eager": ("eager", "-"),
     "piecewise": ("piecewise graphs", "--"),
@@ -216,8 +215,8 @@ def _trade(
 
 
 def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
-    """Both axes logarithmic; a colour for how a step is launched, a shape for the class."""
-    classes, sources = ({getattr(row.point, of) for row in rows} for of in ("cls", "source"))
+    """Both axes logarithmic; a colour and a shape for how a step is launched."""
+    sources = {row.point.source for row in rows}
     inside = sum(abs(row.error) <= 0.1 for row in rows) / len(rows)
     title = f"{inside:.0%} of {len(rows)} measured decode steps are predicted within 10%"
     caption = (
@@ -225,27 +224,26 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         "Bars: 80% intervals, by mode and batch, from sources left out of the fit. "
         "Grey: within 10%."
     )
-    with canvas(path, (12.0, 9.0), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 8.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
         ends = [min(values) / 1.3, max(values) * 1.3]
         axes.fill_between(ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=PALE, lw=0)
         axes.plot(ends, ends, color=BLACK, lw=1)
-        for shape, cls in zip(SHAPES, sorted(classes), strict=False):
-            of = [row for row in rows if row.point.cls == cls]
+        for shape, (mode, colour) in zip("os^", RUN_TIME_COLOURS.items(), strict=True):
+            of = [row for row in rows if row.launched == mode]
             x, y = [r.point.itl_ms for r in of], [r.predicted_ms for r in of]
             below = [max(0, row.predicted_ms - (row.low_ms or row.predicted_ms)) for row in of]
             bars = [below, [max(0, (row.high_ms or 0) - row.predicted_ms) for row in of]]
-            colour = RUN_TIME_COLOURS[of[0].launched]
             axes.errorbar(x, y, yerr=bars, fmt="none", ecolor=colour, alpha=0.25, lw=1.5)
             axes.scatter(
-                x, y, marker=shape, s=90, color=colour, edgecolors="white", label=cls, zorder=3
+                x, y, marker=shape, s=45, color=colour, edgecolors="white", label=mode, zorder=3
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set(xlabel="measured ITL, ms", ylabel="predicted ITL, ms")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.legend(loc="upper left", fontsize=12)
+        axes.legend(loc="upper left")
 
 
 def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Path | str) -> None:
@@ -256,7 +254,7 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
         "Dots: predicted over measured, less one. Bars: the median of a class. Diamonds: "
         "each source predicted by a fit that has not seen it."
     )
-    with canvas(path, (12.0, 9.0), title=title, caption=caption) as figure:
+    with canvas(path, (6.9, 10.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.axvspan(-0.1, 0.1, color=PALE, lw=0)
         axes.axvline(0, color=BLACK, lw=1)

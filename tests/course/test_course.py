@@ -138,8 +138,7 @@ def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) 
 
 
 SMALL = {  # figures that a phone does not show well yet: none may join them
-    "05-copy-nodes.png", "09-from-memory.png", "09-stack.png", "13-compile-backend.png",
-    "14-validate-errors.png", "14-validate-points.png",
+    "09-from-memory.png", "09-stack.png",
 }  # fmt: skip
 DEAR = (  # seconds to draw, so `make slow` does
     "12-split.png", "08-pools.png", "08-best-ladders.png", "08-ladder.png",

@@ -4,6 +4,7 @@ there is none, that part says so."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -38,8 +39,6 @@ from tests.support.documents import ROOT
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PHONE, TABLET = {"width": 390, "height": 844}, {"width": 834, "height": 1112}
 DESKTOP = {"width": 1400, "height": 900}
-SITE_BYTES = 24_000_000
-SHARED = ("styles/furo.css", "styles/furo-extensions.css", "site.css", "pygments.css", "site.js")
 
 
 @pytest.fixture(scope="module")
@@ -436,11 +435,20 @@ def test_a_copied_command_has_no_prompt(site: Path, browser: Any) -> None:
 
 
 def test_the_site_is_light(site: Path) -> None:
-    """Bytes without the pictures' own; a chapter with all that it loads."""
-    assert sum(path.stat().st_size for path in site.rglob("*.*")) <= SITE_BYTES
-    shared = sum((site / "_static" / name).stat().st_size for name in SHARED)
+    """On disk, and a chapter as it travels: what is text is compressed by any server."""
+    assert sum(path.stat().st_size for path in site.rglob("*.*")) <= 12 * 2**20
     for path in site.glob("course/[0-9]*.html"):
-        assert path.stat().st_size + shared <= 300_000, path
+        text = path.read_text()
+        loads = set(re.findall(r'<(?:link|script|img)[^>]+(?:href|src)="([^"?#]+\.\w+)', text))
+        there = {(path.parent / name).resolve() for name in loads} - {path}
+        parts = [path, *(part for part in there if part.suffix not in (".html", ".inv"))]
+        travels = {
+            part: part.stat().st_size
+            if part.suffix == ".png"
+            else len(gzip.compress(part.read_bytes()))
+            for part in parts
+        }
+        assert sum(travels.values()) <= 300_000, travels
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -468,8 +476,13 @@ def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
 
 
 def test_the_search_finds_without_a_network(site: Path, browser: Any) -> None:
-    opened, complaints = page(browser, f"file://{site}/search.html?q=crossover", viewport=DESKTOP)
+    opened, complaints = page(browser, f"file://{site}/search.html?q=padding", viewport=DESKTOP)
     opened.locator("#search-results li").first.wait_for(timeout=20_000)
-    assert opened.locator("#search-results li").count() >= 3
+    found = opened.locator("#search-results li a")
+    opened.locator("#search-results", has_text="finished").wait_for(timeout=20_000)
+    places = [link.get_attribute("href") for link in found.all()]
+    chapters_last = max(i for i, place in enumerate(places) if re.match(r"course/\d", place))
+    reference_first = min(i for i, place in enumerate(places) if place.startswith("reference/"))
+    assert chapters_last < reference_first, "chapters stand above the reference"
     assert complaints == []
     opened.context.close()
