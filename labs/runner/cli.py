@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     args = build_parser().parse_args(words)
     as_json = getattr(args, "json", False)
-    console = Screen(highlight=False, quiet=as_json, soft_wrap=True)  # commands stay on one line
+    console = Screen(quiet=as_json, markup=True)
     module, _, function = args.run.partition(":")
     run = getattr(import_module(f"labs.runner.{module}"), function)
     done: Done = run(args, console)

@@ -1,20 +1,16 @@
 """The command line: parse, run one command, show what it found.
 
 In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 and one clear line on
-bad input.
-
-A command is a module of this package, imported only when it is asked for. Its docstring is the long
-help, and it has:
+bad input. A command is a module of this package, imported only when it is asked for. Its docstring
+is the long help, and it has:
 
     SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
     run(args, console) -> dict   does the work and returns what was found
     show(r, console)             prints it for people; `--json` prints all fields of it
 
-`r` has the options as attributes, and beside them what `run` returned. `console` writes to standard
-error in `run` (progress, notes) and to standard output in `show`, so that `--json` output can be
-piped on. A name in the result ends with its unit: `_us` for a time, `_bytes` for memory; what ends
-in none is a count, a share or a ratio. What is slow to import (matplotlib, torch) is imported in
-`run`, so that `--help` is there at once.
+`r` has the options as attributes, and beside them what `run` returned; names of times end with
+`_us`, of memory with `_bytes`. `console` writes to standard error in `run` and to standard output
+in `show`. What is slow to import (matplotlib, torch) is imported in `run`.
 """
 
 from __future__ import annotations

@@ -7,18 +7,15 @@
 The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton
 kernels in one graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or
-int4 weights or an fp8 cache (kv8). A variant passes a gate before it is timed: against float32, its
-logits may be no worse than plain bf16's, up to a margin for chance. A variant of ours that fails is
-not timed; a baseline that fails is marked. Then it takes turns with the anchor, always the same
-variant; only dependent decode steps are timed. The null variant is the anchor against itself, and
-shows the noise. "(no graph)" stands behind a variant that claims a CUDA graph and launched its
-kernels one by one: at the end the profiler counts the launches.
+int4 weights or an fp8 cache (kv8). A variant passes a gate before it is timed: its logits may be no
+worse than plain bf16's. Then it takes turns with the anchor, always the same variant; only
+dependent decode steps are timed. The null variant is the anchor against itself, and shows the
+noise. "(no graph)" stands behind a graph whose launches the profiler, at the end, counts by kernel.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Predictions are best
-with a card and a host that `calibrate` wrote (--spec, --host). Without a GPU, a tiny model runs on
-the CPU emulator: file and pictures say so, and nothing reads them as evidence. Where the code was
-copied without .git, LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run on the
-same checkpoint, each in a process of its own; their times between tokens have their own table."""
+with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs on the CPU emulator,
+which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -70,7 +68,7 @@ OPTIONS: options.Rows = {
     "--batch 1,8": (options.whole_numbers, None, "batches (default: 1,8,64,256)"),
     "--context 512": (options.whole_numbers, None, "contexts (default: 512)"),
     "--arms NAME,...": (options.words, None, "variants (default: all; an unknown name lists them)"),
-    "--against NAME,...": (options.words, [], AGAINST + " (default: none)"),
+    "--against NAME,...": (partial(options.words, known=NAMES), [], AGAINST + " (default: none)"),
     "--python PYTHON": (str, sys.executable, "which has the engines of --against"),
     "--rounds N": (options.positive, None, "laps, an even number (default: 8, or 20)"),
     "--steps N": (options.positive, None, "decode steps a lap (default: 32)"),
@@ -99,9 +97,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
     check_names(args.arms)
-    for name in args.against:
-        if name not in NAMES:
-            raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
     if not shutil.which(args.python):
         raise ValueError(f"--python {args.python}: no such program")
     if shapes := [word for word in args.shape if args.against and not Path(word).is_dir()]:
@@ -126,26 +121,24 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
     others: list[dict[str, Any]] = []
 
-    def written() -> Measurement:
+    def written(told: str) -> None:
         every = {"rows": [row.as_json() for row in rows.values()], "others": others}
-        found = replace(measurement, figures={**figures, **every})
-        write_measurement(out, found)
-        return found
+        write_measurement(out, replace(measurement, figures={**figures, **every}))
+        console.print(told)
 
     for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
-        written()
-        console.print(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
+        written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
     for one in _others(args):
         others.append(asdict(one))
         us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
-        written()
-        console.print(f"{one.engine}: {us}")
-    statuses = [row.status for row in rows.values()] + [one["status"] for one in others]
-    if {*statuses} == {NOT_RUN}:
-        reason = [*(row.reason for row in rows.values()), *(one["reason"] for one in others)][-1]
-        raise CheckFailed(f"none of {len(statuses)} was timed: {reason} ({out} has the reasons)")
-    return result_of(out, written())
+        written(f"{one.engine}: {us}")
+    found = read_measurement(out)
+    every = [*found.figures["rows"], *found.figures["others"]]
+    if all(one["status"] == NOT_RUN for one in every):
+        reason = f"{every[-1]['reason']} ({out} has the reason of each)"
+        raise CheckFailed(f"none of {len(every)} was timed: {reason}")
+    return result_of(out, found)
 
 
 def _shape(word: str) -> ModelConfig:

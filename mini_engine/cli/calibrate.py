@@ -4,12 +4,10 @@
   python -m mini_engine calibrate --host                    # the host alone, in seconds, anywhere
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
-Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
-its nodes; the gaps between two kernels, and what programmatic dependent launch takes off them; the
-bandwidth of a copy and of a product of one row; a large product; copies of inputs and reading a
-token back. What cannot be measured is taken from --base. Without a GPU the same runs on the CPU
-emulator, and all files say that they are no evidence. --host measures on CPU tensors what an op
-costs a Python program here; a launch on a GPU is not in it, and the file says so.
+Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and nodes;
+the gaps between two kernels; the bandwidth of a copy and of a product of one row; a large product;
+copies of inputs and reading a token back. The rest is taken from --base. Without a GPU all runs on
+the CPU emulator, which is no evidence. --host measures on CPU tensors what an op costs here.
 """
 
 from __future__ import annotations

@@ -3,14 +3,10 @@
   python -m mini_engine capacity --gpu rtx4070 --model qwen3-1.7b --context 10000 --quant int4
   python -m mini_engine capacity --spec rtx4060 --shape qwen3-8b --file-gb 5.5 --context 8192
 
-Decoding one token reads all weights and all keys and values so far. So two sums tell most of what a
-card can do: bytes that must be held, against its memory, and bytes that must be read, against its
-bandwidth. The second is the floor of ITL: no engine, graph or kernel can be faster. A GGUF file
-goes by its mix (--quant q4_k_m) or, as in the second line, by its size.
-
-Sums, not measurements: engines differ in what they keep. The last line says what a step of --engine
-on --host, as one graph, is predicted to take beside its floor. With weights in few bits such
-predictions are too short (see `validate`): widening small numbers is taken to be free.
+Two sums tell most of what a card can do: bytes that must be held, against its memory, and bytes
+that one token must read, against its bandwidth. The second is the floor of ITL: no engine, graph or
+kernel can be faster. A GGUF file goes by its mix (--quant q4_k_m) or by its size. Engines differ in
+what they keep; the last line predicts a step of --engine on --host beside its floor.
 """
 
 from __future__ import annotations
@@ -61,13 +57,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def show(r: argparse.Namespace, console: Console) -> None:
     report = r.report
     console.print(
-        f"[bold]{r.shape}[/bold] on {r.spec}: weights {r.quant}, cache {r.kv_dtype}, batch "
+        f"{r.shape} on {r.spec}: weights {r.quant}, cache {r.kv_dtype}, batch "
         f"{r.batch:,}, context {r.context:,}, {r.full_graphs} full graphs"
     )
     rows = [(item, f"{size / 2**30:,.3f}", note) for item, size, note in report.rows()]
     console.print(table(("<item", "GiB", "<what it is"), rows, bold=[len(rows) - 1]))
     if not report.fits:
-        console.print("[bold]It does not fit.[/bold] No step is predicted.")
+        console.print("It does not fit. No step is predicted.")
     made_for = f" of memory; the model was made for {report.model_context:,}"
     console.print(
         f"longest context of one request: {report.max_context:,} tokens"

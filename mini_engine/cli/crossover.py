@@ -4,15 +4,11 @@
 
 An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
 is small the GPU waits for every launch, and more requests cost little. At the crossover all kernels
-take as long as all their launches. Below it a graph, which is launched once, saves what the GPU
-would have waited; above it only the wider gaps between single launches, and what the engine does
-between two steps. No step can beat the floor, the time to read weights and KV.
-
-How fast the host is decides where the crossover lies: try --host desktop-2025, --engine
-transformers, which launches many more kernels a step, a slower card (--spec l4), weights in few
-bits (--quant int4), or the file that calibrate --host wrote. Batches run at the next rung of the
-ladder, padded; above its top, eagerly. In brackets stands how far off measurements by others were,
-and for the crossover, where it would be if eager steps took so much less or more.
+take as long as all their launches. Below it a graph saves what the GPU would have waited; above it
+only the wider gaps between launches, and what the engine does between two steps. How fast the host
+is decides where it lies: try --host desktop-2025, --engine transformers, which launches many more
+kernels, --spec l4 or --quant int4. Batches run at the next rung of the ladder, padded; above its
+top, eagerly. In brackets stands how far off measurements by others were.
 """
 
 from __future__ import annotations
@@ -80,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     console.print(
-        f"[bold]{r.shape}[/bold] on {options.on(r)}, op list {r.style}, weights {r.quant}, cache "
+        f"{r.shape} on {options.on(r)}, op list {r.style}, weights {r.quant}, cache "
         f"{r.kv_dtype}, {r.context:,} tokens of context each: predicted\n"
     )
     bold = [i for i, point in enumerate(r.points) if point.batch == r.crossover_batch]

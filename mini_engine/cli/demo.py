@@ -120,14 +120,14 @@ def lanes(row: Mapping[str, Any], longest_us: float) -> Text:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
-    say(f"\n[bold]1. {r.checkpoint} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
+    say(f"\n1. {r.checkpoint} writes (greedy, in numpy, on a simulated GPU)\n", style="bold")
     for prompt, text in zip(r.prompts, r.texts, strict=True):
         text = " ".join(("x" + text).split())[1:]  # a space in front stays
         told = Text.assemble((prompt, "bold"), text)
         say(Padding(told, (0, 0, 0, 3)), soft_wrap=False)
     *modes, last = r.modes
     same = f"{', '.join(modes)} and {last} wrote the same {sum(map(len, r.tokens))} tokens"
-    say(f"\n   {same}.\n\n[bold]2. {r.shape} on one {r.spec}, predicted[/bold]: a decode step of "
+    say(f"\n   {same}.\n\n2. {r.shape} on one {r.spec}, predicted: a decode step of "
         f"batch {r.batch}, {CONTEXT} tokens")  # fmt: skip
     say(table(COLUMNS, r.predictions, box=SIMPLE, padding=0))  # fits 80 columns
     rows = {row["mode"]: row for row in r.predictions}
@@ -153,7 +153,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
         "   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;\n"
         "   it pays for itself after that many steps.\n"
         "   ¹ Five kernels a layer in one graph; not yet measured.\n\n"
-        f"[bold]3. Look[/bold]\n{picture} CPU lane and GPU lane, eager above graph\n"
+        f"3. Look\n{picture} CPU lane and GPU lane, eager above graph\n"
         f"{trace} the same steps, for https://ui.perfetto.dev\n\n"
-        "[bold]Next[/bold]: crossover, ladder --batch 33, serve, or any command of --help"
+        "Next: crossover, ladder --batch 33, serve, or any command of --help"
     )

@@ -2,16 +2,12 @@
 
     sys.exit(guarded("mini_engine", main))      # `main` imports what it needs, and returns a code
 
-Whatever is raised becomes an exit code and one line on standard error, never a traceback:
-
-    0    done, also when the reader of a pipe has seen enough
-    1    a check failed, or the program itself is at fault
-    2    bad input, or not enough memory or room on the disk
-    130  Ctrl-C
-
-With `as_json` the line is {"error": {"exit_code": 2, "command": "capacity", "message": "..."}}.
-LAUNCH_BOUND_TRACEBACK=1 in the environment prints the traceback before it. Needs the standard
-library alone: until this is loaded, nobody handles a Ctrl-C.
+Whatever is raised becomes one line on standard error, never a traceback, and an exit code: 0 also
+when the reader of a pipe has seen enough; 1 where a check failed or the program itself is at fault;
+2 for bad input, or not enough memory or room on the disk; 130 for Ctrl-C. With `as_json` the line
+is {"error": {"exit_code": 2, "command": "capacity", "message": "..."}}. LAUNCH_BOUND_TRACEBACK=1 in
+the environment prints the traceback before it. Needs the standard library alone: until this is
+loaded, nobody handles a Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,9 +30,7 @@ class CheckFailed(RuntimeError):
 
 def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int:
     """Run `main` and return its exit code, or that of what it raised, after one line about it.
-
-    SystemExit passes, for argparse has printed what it is about.
-    """
+    SystemExit passes, for argparse has printed what it is about."""
     try:
         code = main()
         sys.stdout.flush()  # a full disk or a closed pipe shows here, and not at the very end

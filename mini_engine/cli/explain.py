@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def show(r: argparse.Namespace, console: Console) -> None:
     itl_ms = f"{r.itl_us / 1e3:g}" if r.measured else options.two_digits(r.itl_us / 1e3)
     console.print(
-        f"[bold]{r.shape}[/bold] on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "
+        f"{r.shape} on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "
         f"{itl_ms} ms in mode {r.mode}, {'measured' if r.measured else 'predicted'}"
     )
     parts = {

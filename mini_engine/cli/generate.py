@@ -4,19 +4,15 @@
   python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
 Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; without it, the small
-checkpoint that ships with the course writes. One prompt streams; several run side by side. Without
---temperature the likeliest token is taken. With it tokens are drawn, and the same --seed gives the
-same text, whatever the mode and whoever runs beside it; each further prompt has the next seed.
---min-p, --top-k and --top-p drop unlikely tokens, in this order.
+checkpoint that ships with the course writes. One prompt streams; several run side by side. With
+--temperature tokens are drawn, and the same --seed gives the same text, whatever the mode and
+whoever runs beside it; each further prompt has the next seed.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow, and 3.4 GB of memory, for a model of 0.6 billion parameters
---backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 with emulated ones; takes hub ids, AWQ and GPTQ checkpoints of 4 bits too
-
-With --backend cuda a batch in which everyone decodes is a graph of Triton kernels. On a CPU the
-PyTorch reference of each kernel runs in its place; with TRITON_INTERPRET=1 the kernels do, slowly:
-MINI_ENGINE_SM_COUNT=1 makes their programs fewer, and --mode NONE spares the warm-up.
+--backend cuda  PyTorch (install it first): on a GPU in bf16, with captured graphs of Triton kernels
+                where everyone decodes; on a CPU in float32, with emulated graphs of each kernel's
+                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly
 """
 
 from __future__ import annotations
@@ -120,4 +116,4 @@ def show(r: argparse.Namespace, console: Console) -> None:
     kept = {"quant": r.quant, "kv_dtype": r.kv_dtype}
     what += "".join(f", {name} {how}" for name, how in kept.items() if how not in (None, "auto"))
     tokens = sum(len(row["tokens"]) for row in r.prompts)
-    console.print(f"[dim]{r.model}, {r.mode}: {tokens} tokens{what}[/dim]")
+    console.print(f"{r.model}, {r.mode}: {tokens} tokens{what}", style="dim")

@@ -3,59 +3,50 @@
   python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
   python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
 
-The stages: which machine this is (environment), a step of our one design (design), graphs, eager
-and transformers (baselines), what each idea buys (ideas), what the machine charges (calibrate), the
-GPU's tests (pytest), torch.compile (compile), larger batches and few bits (batches). Each has a
-deadline, and its result is in a file, and what it printed in NAME.txt, before the next one begins.
-A run may be cut at any moment: the same line goes on with what is missing. At the end stand the
-stages, and of `bench` the times and which of the project's bars are reached.
-
-What has to be on the machine stands in course/measurements/README.md: no network is needed, and
-nothing here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
+Each stage has a deadline, and its result is in a file, and what it printed in NAME.txt, before the
+next one begins: a run may be cut at any moment, and the same line goes on with what is missing. At
+the end stand the stages, and of `bench` the times and which of the project's bars are reached. What
+has to be on the machine stands in course/measurements/README.md: no network is needed, and nothing
+here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages_for
+from mini_engine.bench.stages import BENCH, DONE, SECONDS, Stage, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, bench, options
 
+NAMES = [stage.name for stage in stages_for("cuda")]
 SHARED = "device"
 OPTIONS: options.Rows = {
     "-o --out DIR": (options.out_folder, None, "(default: out/gpu, or out/gpu-emulated)"),
-    "--stages NAME,...": (options.words, None, "only these (default: all)"),
+    "--stages NAME,...": (partial(options.words, known=NAMES), NAMES, "only these (default: all)"),
 }
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
-    stages = {stage.name: stage for stage in stages_for(device)}
-    for name in args.stages or []:
-        if name not in stages:
-            raise ValueError(f"--stages {name}: expected some of {', '.join(stages)}")
-    try:
-        backend = options.backend_of(device, console)
-    except ValueError as error:
-        rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
-        raise ValueError(f"{error}; {rehearse}") from None
-    chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
+    chosen = [stage for stage in stages_for(device) if stage.name in args.stages]
+    backend = options.backend_of(device, console)
     here, *_ = options.begun("run", backend, args.typed)
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
-    for outcome in run_stages(
-        folder, chosen, machine, SECONDS,
-        lambda stage, s: console.print(f"{stage.name}: {stage.teaches} (at most {s:.0f} s)"),
-    ):  # fmt: skip
-        console.print(f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip())
+
+    def begins(stage: Stage, seconds: float) -> None:
+        console.print(f"{stage.name}: {stage.teaches} (at most {seconds:.0f} s)")
+
+    for one in run_stages(folder, chosen, machine, SECONDS, begins):
+        console.print(f"  {one.status} after {one.took_s:.0f} s {one.note}".rstrip())
     outcomes = list(read_outcomes(folder).values())
     if not any(one.status == DONE for one in outcomes):
         raise CheckFailed(f"no stage was done: see {folder}")

@@ -6,11 +6,7 @@ A graph replays only the shapes it was captured with. So an engine captures a la
 start-up and pads every batch up to the next rung. Rungs cost start-up time and memory, gaps between
 them cost padding. In mode FULL_AND_PIECEWISE each size is captured in pieces, one more than the
 model has layers, for steps with prompts in them, and those up to --max-num-seqs once more whole,
-for steps that only decode.
-
-`serve` replays requests, and says which ladder of as many rungs would have padded them least.
-Capture time and memory are predicted for --shape and --spec; in brackets, as far above and below
-such predictions as published start-ups were.
+for steps that only decode. In brackets: as far from such predictions as published start-ups were.
 """
 
 from __future__ import annotations
@@ -30,19 +26,14 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.serving.ladder_cost import LadderCosts
 
 SHARED = "limits mode shape spec sizes"
-OUT = "picture (default: out/ladder.png; with --json none)"
 OPTIONS: options.Rows = {
     "--spec-tokens N": (options.counted, 0, "speculative tokens a request"),
     "--max-capture-size N": (options.positive, None, "another ceiling"),
     "--batch N": (options.positive, None, "explain this decode batch"),
-    "-o --out FILE": (options.picture, None, OUT),
 }
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine import plots
-
-    out = args.out or (None if args.json else options.picture("out/ladder.png"))
     server, query_len = options.server(args), 1 + args.spec_tokens
     shape, spec, mode, most = server.config, server.spec, args.mode, args.max_num_seqs
     sizes = default_capture_sizes(
@@ -52,24 +43,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     options.name_dropped(args, sizes, console)
     costs = LadderCosts(shape, spec, mode, most, decode_query_len=query_len).of(sizes)
     taken = costs.memory_bytes + server.stored.held + spec.reserved_bytes
-    explained = None
-    if args.batch:
-        explained = explain_batch(GraphDispatcher(mode, sizes, most, query_len), args.batch)
-    if out and sizes:
-        rows = (args.batch or 0) * query_len
-        about = f"Ladder of vLLM 0.33: {mode}, max_num_seqs {most}, {shape.name} on {spec.name}"
-        mark = rows if 1 <= rows <= sizes[-1] else None
-        plots.waste_by_batch(CaptureLadder(sizes), out, caption=about, mark=mark)
-    return {**options.told(server), "capture_sizes": sizes, "layers": shape.num_layers,
-            "costs": costs, "out": out, "fits": taken <= spec.vram_bytes,
-            "explained": explained}  # fmt: skip
+    dispatcher = GraphDispatcher(mode, sizes, most, query_len)
+    return {
+        **options.told(server), "capture_sizes": sizes, "layers": shape.num_layers,
+        "costs": costs, "fits": taken <= spec.vram_bytes,
+        "explained": explain_batch(dispatcher, args.batch) if args.batch else None,
+    }  # fmt: skip
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
-    """Why a decode batch runs at its rung, and how the dispatcher runs it.
-
-    Raises ValueError above max_num_seqs: no step has so many requests.
-    """
+    """Why a decode batch runs at its rung, and how the dispatcher runs it. Raises ValueError above
+    max_num_seqs: no step has so many requests."""
     most, query_len = dispatcher.max_num_seqs, dispatcher.decode_query_len
     if batch > most:
         raise ValueError(f"--batch {batch}: no step has more than {most}: raise --max-num-seqs")
@@ -88,26 +72,25 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
-    sizes, costs, explained = r.capture_sizes, r.costs, r.explained
+    costs, sizes = r.costs, in_runs(r.capture_sizes) or "no graphs: every step is eager"
+    limits = f"{r.max_num_seqs:,}, max_num_batched_tokens {r.max_num_batched_tokens:,}"
     lines = [
-        f"[bold]vLLM 0.33[/bold], {r.mode}, max_num_seqs {r.max_num_seqs:,}, "
-        f"max_num_batched_tokens {r.max_num_batched_tokens:,}: [bold]{len(sizes)} capture sizes"
-        f"[/bold]\n   {in_runs(sizes) or 'no graphs: every step is eager'}\n\n"
-        f"{r.shape}, {r.layers} layers, on {options.on(r)}:"
+        f"vLLM 0.33, {r.mode}, max_num_seqs {limits}: {len(r.capture_sizes)} capture sizes",
+        f"   {sizes}\n\n{r.shape}, {r.layers} layers, on {options.on(r)}:",
     ]
     if rungs := costs.piecewise_rungs:
         graphs = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
         lines.append(f"   PIECEWISE  {rungs} sizes × {graphs}")
     if costs.full_graphs:
         lines.append(f"   FULL       {costs.full_graphs} graphs")
-    lines.append(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted\n")
+    lines.append(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted")
     if not r.fits:
-        lines.append(f"[bold]With the weights they do not fit the {r.spec}.[/bold]\n")
-    if explained:
-        told = textwrap.fill(explained["explanation"], 100)
-        lines.append(f"[bold]{told}[/bold]\n   when all decode: {explained['decode']}\n"
-                     f"   with a prompt among them: {explained['mixed']}\n")  # fmt: skip
-    console.print("\n".join([*lines, *([f"Picture: {r.out}"] if sizes else [])]))
+        lines.append(f"With the weights they do not fit the {r.spec}.")
+    if told := r.explained:
+        lines += ["", textwrap.fill(told["explanation"], 100)]
+        lines += [f"   when all decode: {told['decode']}"]
+        lines += [f"   with a prompt among them: {told['mixed']}"]
+    console.print("\n".join(lines))
 
 
 def in_runs(sizes: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CARD = "h200"  # where --spec names none
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
-EMULATED = "[bold]Emulated on a CPU: no evidence about any GPU.[/bold]"
+EMULATED = "Emulated on a CPU: no evidence about any GPU."
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
 
 
@@ -63,9 +63,12 @@ whole, share = between(-1e15, 1e15, int), between(0, 1)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
 
 
-def words(word: str) -> list[str]:
-    """`a,b` as a list."""
-    return [part.strip() for part in word.split(",") if part.strip()]
+def words(word: str, known: Collection[str] = ()) -> list[str]:
+    """`a,b` as a list, of those that are `known`, if these are given."""
+    found = [part.strip() for part in word.split(",") if part.strip()]
+    if known and (strange := [one for one in found if one not in known]):
+        raise argparse.ArgumentTypeError(f"{strange[0]!r}: expected some of {', '.join(known)}")
+    return found
 
 
 def whole_numbers(word: str) -> list[int]:

@@ -5,17 +5,15 @@
   python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
-A trace is CSV with a header, or JSON lines, from a file or a pipe (/dev/stdin). The files of the
-Azure LLM inference traces of 2023 and 2024, BurstGPT, Mooncake and `vllm bench serve --save-result
---save-detailed` are known by their columns; --columns names those of any other file. A time is a
-number of seconds, of milliseconds with time_ms=, or a date and time. Requests without a time all
-arrive at once, and those that got no token are left out and counted.
+A trace is CSV with a header, or JSON lines, from a file or /dev/stdin. Those of Azure, BurstGPT,
+Mooncake and `vllm bench serve --save-detailed` are known by their columns; --columns names those of
+any other. A time is a number of seconds, of milliseconds with time_ms=, or a date and time. Without
+times all requests arrive at once; those that got no token are left out and counted.
 
-The engine's own scheduler chooses every batch; steps are costed for a card, a host and an engine.
-A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
-(--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
-preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait for
-these copies. "cheaper" asks for each request whether computing again takes longer.
+The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
+assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K
+and V of a preempted request wait in 4 GiB of host memory, and steps wait for the copies; "cheaper"
+asks for each request whether computing again takes longer.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mini_engine.cli import options
+from mini_engine.cli.terminal import Format
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
@@ -38,6 +37,29 @@ from mini_engine.serving.swap_cost import SwapCost
 
 HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
+
+LINES = (  # what must be there for it, a line's name, what it says
+    ("at_once", "arrival times", "none in the trace: all requests arrive at once"),
+    ("", "requests served", "{0.requests:,}"),
+    ("", "refused / cut at the context's end", "{0.refused:,} / {0.truncated:,}"),
+    ("failed_in_trace", "left out: got no token", "{0.failed_in_trace:,}"),
+    ("", "TTFT p50 / p99", "{0.ttft_p50_us:ms} ms / {0.ttft_p99_us:ms} ms"),
+    ("", "ITL p50 / p99", "{0.itl_p50_us:ms} ms / {0.itl_p99_us:ms} ms"),
+    ("p50", "  p50, with its interval", "{p50}"),
+    ("", "throughput", "{0.tokens_per_s:,.0f} tokens/s, {0.requests_per_s:.2f} requests/s"),
+    ("", "steps by run-time mode", "{modes}"),
+    ("", "padding waste", "{0.padding_waste:.1%} of {rows:,} rows"),
+    ("", "preemptions", "{0.preemptions:,} ({again:,} tokens computed again)"),
+    ("", "KV blocks, peak of all", "{0.kv_blocks_peak:,} of {0.kv_blocks:,}"),
+    ("", "graphs", "{0.graphs.graphs:,}"),
+    ("", "capturing them", "{captured}"),
+    ("swapping", "swapped ({0.preemption})", "{0.swaps:,}, in {0.swap_us:ms} ms"),
+    ("swapping", "  saved by it", "{0.swap_saved_us:ms} ms"),
+    ("shared_prefix", "prefix cache: hit rate", "{0.prefix_hit_rate:.1%}"),
+    ("best", "the optimal ladder of {rungs} rungs saves", "{best.saved_rows:,} padded rows, "
+     "{best.saved_us:s} s, {best.saved_share:.2%} of the busy time"),
+    ("best", "  its rungs", "{sizes}"),
+)  # fmt: skip
 
 
 def columns(word: str) -> Columns:
@@ -111,48 +133,21 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
-    console.print(
-        f"[bold]{r.trace}[/bold]: {r.shape} on {options.on(r)}, {r.mode}, op list {r.style}, "
-        f"weights {r.quant}, cache {r.kv_dtype}, predicted"
-    )
-
-    def ms(*times_us: float | None) -> str:
-        told = ("–" if us is None else f"{options.two_digits(us / 1e3)} ms" for us in times_us)
-        return " / ".join(told)
-
-    again = r.recomputed_tokens - r.recompute_tokens_saved
-    modes = ", ".join(f"{mode} {n / r.steps:.1%}" for mode, n in r.steps_by_mode.items() if n)
-    best, p50, swaps = r.optimal_ladder, r.itl_p50_interval, r.preemption != "recompute"
-    lines: list[tuple[Any, str, Any]] = [  # what is shown only if, its name, what it is
-        (not r.arrival_times, "arrival times", "none in the trace: all requests arrive at once"),
-        (1, "requests served", f"{r.requests:,}"),
-        (1, "refused / cut at the context's end", f"{r.refused:,} / {r.truncated:,}"),
-        (r.failed_in_trace, "left out: got no token", f"{r.failed_in_trace:,}"),
-        (1, "TTFT p50 / p99", ms(r.ttft_p50_us, r.ttft_p99_us)),
-        (1, "ITL p50 / p99", ms(r.itl_p50_us, r.itl_p99_us)),
-        (p50, "  p50, with its interval", p50 and options.ms(p50)),
-        (1, "throughput",
-         f"{r.tokens_per_s:,.0f} tokens/s, {r.requests_per_s:.2f} requests/s"),
-        (1, "steps by run-time mode", modes),
-        (1, "padding waste", f"{r.padding_waste:.1%} of {r.rows + r.padded_rows:,} rows"),
-        (1, "preemptions", f"{r.preemptions:,} ({again:,} tokens computed again)"),
-        (1, "KV blocks, peak of all", f"{r.kv_blocks_peak:,} of {r.kv_blocks:,}"),
-        (1, "graphs", f"{r.graphs.graphs:,}"),
-        (1, "capturing them", options.capture(r.graphs)),
-        (swaps, f"swapped ({r.preemption})",
-         f"{r.swaps:,}, {r.swapped_bytes / 1e9:.2f} GB in {ms(r.swap_us)}"),
-        (swaps, "  saved by it", ms(r.swap_saved_us)),
-        (r.shared_prefix, "prefix cache: hit rate", f"{r.prefix_hit_rate or 0:.1%}"),
-        (best, f"the optimal ladder of {best and len(best.capture_sizes)} rungs saves",
-         best and f"{best.saved_rows:,} padded rows, {best.saved_us / 1e6:,.2f} s, "
-         f"{best.saved_share:.2%} of the busy time"),
-        (best, "  its rungs", best and ", ".join(map(str, best.capture_sizes))),
-    ]  # fmt: skip
-    for known, name, value in lines:
-        if known:
-            console.print(f"   {name:<37} {value}")
-    console.print(
-        f"{options.WITHIN}\nNo prompt was held against a measurement.\n{r.steps:,} steps in "
-        f"{r.wall_s:.2f} s: {r.simulated_steps_per_s:,.0f} simulated steps a second, reading "
-        "included"
-    )
+    form, modes = Format().format, {mode: n for mode, n in r.steps_by_mode.items() if n}
+    sizes = r.optimal_ladder.capture_sizes if r.optimal_ladder else ()
+    told = {
+        "modes": ", ".join(f"{mode} {n / r.steps:.1%}" for mode, n in modes.items()),
+        "rows": r.rows + r.padded_rows, "again": r.recomputed_tokens - r.recompute_tokens_saved,
+        "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
+        "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",
+        "at_once": not r.arrival_times, "best": r.optimal_ladder, "rungs": len(sizes),
+        "sizes": ", ".join(map(str, sizes)),
+    }  # fmt: skip
+    console.print(form("{0.trace}: {0.shape} on {1}, {0.mode}, op list {0.style}, weights {0.quant}"
+                       ", cache {0.kv_dtype}, predicted", r, options.on(r)))  # fmt: skip
+    for needs, name, value in LINES:
+        if not needs or {**vars(r), **told}[needs]:
+            console.print(f"   {form(name, r, **told):<37} {form(value, r, **told)}")
+    console.print(f"{options.WITHIN}\nNo prompt was held against a measurement.")
+    console.print(form("{0.steps:,} steps in {0.wall_s:.2f} s: {0.simulated_steps_per_s:,.0f} "
+                       "simulated steps a second, reading included", r))  # fmt: skip

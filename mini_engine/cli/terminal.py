@@ -11,15 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.errors import MarkupError
 from rich.table import Table
 from rich.text import Text
 
 from mini_engine.cli.ending import visible
 from mini_engine.files import did_you_mean
-
-# What looks like markup, and is none of ours: a card may be named "[x]", a file "[/t].jsonl".
-_NOT_OURS = re.compile(r"(?<!\\)\[(?!(?:/|/?(?:bold|dim|green|red|yellow))\])(?=[a-z#/@][^[]*?\])")
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,22 +47,17 @@ class Parser(argparse.ArgumentParser):
 
 class Screen(Console):
     """A console that leaves long lines to the terminal, lets a BrokenPipeError pass, and takes
-    nothing for markup, an emoji or an order to the terminal but what the project wrote."""
+    nothing in a text for markup, for an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
-        super().__init__(**{"highlight": False, "soft_wrap": True, "emoji": False, **how})
+        plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+        super().__init__(**{**plain, **how})
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError: rich calls this where it has caught it
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As rich does, but other tags than ours are text."""
-        text = visible(text)
-        try:
-            marked = text if how.get("markup") is False else _NOT_OURS.sub(r"\\[", text)
-            return super().render_str(marked, **how)
-        except MarkupError:  # a name that ends one of ours
-            return super().render_str(text, **{**how, "markup": False})
+        return super().render_str(visible(text), **how)
 
 
 Columns = Mapping[str, str | Callable[[Any], object]]

@@ -3,16 +3,15 @@
   python -m mini_engine trace --mode NONE --mode FULL --batch 4 -o out/step.json
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
-The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. Look for the launches on track CPU (one for each
-kernel, or one for a graph), for what track GPU does below them, and for the gaps in it.
+The first predicts a decode step in each mode and writes a file for https://ui.perfetto.dev. Look
+for the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does
+below them, and for the gaps in it.
 
-The second takes a step apart that somebody has recorded: how many launches, which kernels, how busy
-the GPU was, and what it waited for; and draws it, beside a prediction where the model is one of
-ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch). Give it a file of your own
-(torch.profiler's export_chrome_trace, .json or .json.gz; `bench --traces` keeps some): its
-"ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
-is predicted beside it. A profiler itself takes time: `bench` measures without one.
+The second takes a step apart that somebody has recorded, and draws it, beside a prediction where
+the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch). Give it
+a file of your own (torch.profiler's export_chrome_trace, .json or .json.gz): its "ProfilerStep" of
+median length is taken, or all of it; with --shape, --mode and the rest, your step is predicted
+beside it. A profiler itself takes time: `bench` measures without one.
 """
 
 from __future__ import annotations

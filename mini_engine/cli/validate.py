@@ -7,18 +7,14 @@
 Each class of engines and each range of batches is summed up, and the five steps whose predictions
 lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
 honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
-of such points lie; where fewer than three sources tell, there is none. Above a batch of 32 most
-points are what clients of a server saw, with prompts of others in between, which is one reason why
-those intervals lie above the predictions. Steps with weights in few bits are in no fit: the model
-is too fast there, since it takes the widening of small numbers for free.
+of such points lie; where fewer than three sources tell, there is none. Steps with weights in few
+bits are in no fit: the model takes the widening of small numbers for free, and is too fast there.
 
---points takes a file of your own, in the format of validate/published/decode_points.json. A point
-with a card, a model or an engine that is not known is named in a line of its own. A host that
-nobody has measured is taken for the one that the engine usually runs on; --host-from finds its
-speed from one eager point of the file, which is then no longer judged itself.
-
---fit finds the figures that nobody publishes from the shipped points alone, fits again with each
-source left out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
+--points takes a file of your own, in the format of validate/published/decode_points.json. What is
+not known of a point is named in a line; a host that nobody has measured is taken for the one that
+the engine usually runs on, and --host-from finds its speed from one eager point of the file. --fit
+finds the figures that nobody publishes from the shipped points, fits again with each source left
+out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
 """
 
 from __future__ import annotations

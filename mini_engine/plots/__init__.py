@@ -4,7 +4,6 @@
     step_bars        what steps spent their time on, recorded beside predicted
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
     ladder_curve     denser ladders: padding against capture time and memory
-    waste_by_batch   the staircase: the rung that a batch of n runs at
     rung_histogram   the rungs that the steps of a server ran at
     itl_against_batch, measured_crossover         what a benchmark measured
     predicted_against_measured, errors_by_class   how far off the predictions are
@@ -25,7 +24,6 @@ from mini_engine.plots.figures import (
     ladder_curve,
     predicted_against_measured,
     rung_histogram,
-    waste_by_batch,
 )
 from mini_engine.plots.measured import itl_against_batch, measured_crossover
 from mini_engine.plots.timeline import timeline
@@ -41,5 +39,4 @@ __all__ = [
     "rung_histogram",
     "step_bars",
     "timeline",
-    "waste_by_batch",
 ]

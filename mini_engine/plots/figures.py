@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
+from mini_engine.dispatch.ladder import LadderPoint
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -209,47 +209,6 @@ def _trade(
     at = ([price(reference)], [reference.waste.wasted_fraction])
     axes.plot(*at, "*", color=ORANGE, markersize=22, markeredgecolor="black", label=label)
     axes.set_xlim(0, None)
-
-
-def waste_by_batch(
-    ladder: CaptureLadder, path: Path | str, *, caption: str, mark: int | None = None
-) -> None:
-    """The staircase: the rung that a batch runs at, and the share of its rows that is padding.
-
-    `mark`: a batch to point at, on 1 ... ladder.top.
-    """
-    batches = list(range(1, ladder.top + 1))
-    rungs = [ladder.rung(batch) or 0 for batch in batches]
-    wasted = [1 - batch / rung for batch, rung in zip(batches, rungs, strict=True)]
-    worst = max(batches, key=lambda batch: (wasted[batch - 1], batch))
-    title = f"Padding is worst at batch {worst}: {wasted[worst - 1]:.0%} of its "
-    title += f"{rungs[worst - 1]} rows"
-    if mark:
-        rung = rungs[mark - 1]
-        title = f"A batch of {mark} runs at {rung}: {rung - mark} rows of padding"
-    with canvas(path, (13, 9), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, height_ratios=[1.5, 1])
-        shown = min(ladder.top, 2 * (mark or 32))
-        x, y = batches[:shown], rungs[:shown]
-        above.fill_between(x, x, y, step="pre", color=ORANGE, alpha=0.6, label="padding")
-        above.step(x, y, where="pre", color=BLUE, label="rung: rows computed")
-        above.plot(x, x, ":", color=BLACK, label="batch: rows asked for")
-        above.set(xlim=(0, shown), ylim=(0, None), xlabel=f"batch (rows), up to {shown}",
-                  ylabel="rows")  # fmt: skip
-        above.legend(loc="upper left")
-        below.fill_between(batches, wasted, step="pre", color=ORANGE, alpha=0.6)
-        below.step(batches, wasted, where="pre", color=ORANGE)
-        doubling_ticks(below, 1, ladder.top, "batch (rows), the whole ladder")
-        below.set(xlim=(1, max(ladder.top, 2)), ylim=(0, None))
-        percent_ticks(below, "padding (of rows)")
-        if mark:
-            bold = {"textcoords": "offset points", "weight": "bold", "color": VERMILION}
-            above.plot([mark, mark], [mark, rung], "o-", color=VERMILION, markersize=8, linewidth=3)
-            where = {"xytext": (-10, 10), "ha": "right"}
-            above.annotate(f"{mark} runs at {rung}", (mark, rung), **where, **bold)
-            share = wasted[mark - 1]
-            below.plot([mark], [share], "o", color=VERMILION, markersize=9)
-            below.annotate(f"{share:.0%}", (mark, share), xytext=(6, 6), **bold)
 
 
 # ---------------------------------------------------------------- what others measured

@@ -174,7 +174,7 @@ def test_without_a_gpu_a_run_says_how_to_rehearse_and_stops(tmp_path: Path, caps
     assert main(["gpu", "-o", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert len(told.splitlines()) == 1
-    assert "gpu --device cpu" in told
+    assert "use cpu" in told
     assert not list(tmp_path.iterdir())
 
 

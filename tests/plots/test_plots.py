@@ -56,7 +56,6 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     "ladder_curve": lambda path: plots.ladder_curve(
         POINTS, path, caption="predicted", reference=("vLLM's", OWN)
     ),
-    "waste_by_batch": lambda path: plots.waste_by_batch(LADDER, path, caption="vLLM", mark=9),
     "itl_against_batch": lambda path: plots.itl_against_batch(MEASURED, path, ON_A_GPU),
     "measured_crossover": lambda path: plots.measured_crossover(MEASURED, path, ON_A_GPU),
     "rung_histogram": lambda path: plots.rung_histogram(STEPS_BY_RUNG, path, caption="served"),
@@ -339,22 +338,6 @@ def test_the_ladder_curve_has_padding_against_time_and_against_memory(
         assert list(line.get_ydata()) == pytest.approx([p.waste.wasted_fraction for p in POINTS])
         assert list(star.get_xdata()) == pytest.approx([price(OWN)])
     assert (left.get_xlabel(), right.get_xlabel()) == ("capture time (ms)", "graph memory (MiB)")
-
-
-def test_the_staircase_is_the_rung_of_each_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    DRAWINGS["waste_by_batch"](tmp_path / "x.png")
-    above, below = panels(figures[0])
-    rungs, batches = above.get_lines()[:2]
-    assert list(rungs.get_ydata()) == [LADDER.rung(int(n)) for n in batches.get_ydata()]
-    assert rungs.get_drawstyle() == "steps-pre"
-    (wasted, *_) = below.get_lines()
-    assert wasted.get_ydata()[8] == pytest.approx(7 / 16)  # a batch of 9 runs at 16
-    told = words(figures[0])
-    assert told.startswith("A batch of 9 runs at 16: 7 rows of padding")
-    assert "44%" in told
 
 
 # ---------------------------------------------------------------- rungs of a server
