@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
@@ -31,6 +33,7 @@ PLAIN = (
 )
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
 WIDGET = re.compile(r"^<!-- widget: ([\w-]+) -->$", re.MULTILINE)
+TRY = {"race": "the race", "capture": "a replay", "pages": "the page table", "ladder": "a ladder"}
 # Pages that the menu opens below another one.
 BELOW = {"course/README.md": "[0-9]*", "labs/README.md": "lab*/README"}
 # Links to a file that is no page lead to its page in the reference, or become plain text.
@@ -51,12 +54,18 @@ def lay_out(root: Path, into: Path) -> Path:
         orphan = "---\norphan: true\n---\n"  # the menu has no room for two hundred modules
         write(into / page, orphan + module_page(path, path.relative_to(root)))
     cards = {f"{chapter.page}.md": cards_of(chapter) for chapter in chapters(root)}
+    for lab in sorted(root.glob("labs/lab*/lab.toml")):
+        cards[f"labs/{lab.parent.name}/README.md"] = cards_of_lab(tomllib.loads(lab.read_text()))
     found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
     for path in (*found, root / "mini_engine/README.md"):
         name, text = path.relative_to(root), prepared(path, root)
         title, _, rest = text.partition("\n")
         if name.as_posix() in cards:
-            text = f"{title}\n\n{cards[name.as_posix()]}\n{rest}"
+            moves = "".join(
+                f'- <a href="#widget-{widget}">Try: {TRY[widget]}</a>\n'
+                for widget in re.findall(r'data-widget="(\w+)"', rest)
+            )
+            text = f"{title}\n\n{cards[name.as_posix()]}{moves}\n{rest}"
         if below := BELOW.get(name.as_posix()):
             text += f"\n```{{toctree}}\n:glob:\n:hidden:\n\n{below}\n```\n"
         write(into / name, text)
@@ -91,7 +100,7 @@ def prepared(path: Path, root: Path) -> str:
     still = (
         "<noscript>Here a picture moves with JavaScript; the next one shows it at rest.</noscript>"
     )
-    place = rf'<div class="widget" data-widget="\1">{still}</div>'
+    place = rf'<div class="widget" id="widget-\1" data-widget="\1">{still}</div>'
     return SOURCE_LINK.sub(link, WIDGET.sub(place, text))
 
 
@@ -100,6 +109,22 @@ def cards_of(chapter: Chapter) -> str:
     lines = [f"{READING} min to read"]
     lines += [f"[Lab {n}, {m} min](../{page}.md)" for n, (page, m) in chapter.labs.items()]
     lines += [f"[Notebook {n}](../{page}.ipynb)" for n, page in chapter.notebooks.items()]
+    return _as_cards(lines)
+
+
+def cards_of_lab(lab: dict[str, Any]) -> str:
+    """The same for a lab, from its lab.toml."""
+    chapter, notebook = lab["chapter"], lab.get("notebook", "")
+    lines = [f"{lab['minutes']} min", "any laptop"]
+    if "without" in lab:
+        lines[1] = f"without a GPU: {lab['without']}"
+    lines.append(f"[Chapter {int(Path(chapter).name[:2])}](../../{chapter})")
+    if notebook:
+        lines.append(f"[Notebook {Path(notebook).name[:2]}](../../{notebook})")
+    return _as_cards(lines)
+
+
+def _as_cards(lines: list[str]) -> str:
     return "{.cards}\n" + "".join(f"- {line}\n" for line in lines)
 
 

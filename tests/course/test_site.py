@@ -24,6 +24,7 @@ from course.site.path import chapters
 from course.site.widgets.ladder import ladder
 from course.site.widgets.pages import SYSTEM, moments
 from course.site.widgets.pages import WAYS as WAYS_OF_PAGES
+from labs.runner.cut.catalogue import all_labs
 from mini_engine.cli import main
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -404,6 +405,14 @@ def test_a_chapter_shows_its_minutes_labs_and_notebooks_at_its_head(site: Path) 
         assert "45 min to read" in cards
         for page_of in [lab for lab, _ in chapter.labs.values()] + [*chapter.notebooks.values()]:
             assert f'href="../{page_of}.html"' in cards
+        for widget in re.findall(r'data-widget="(\w+)"', text):
+            assert f'href="#widget-{widget}"' in cards
+            assert text.count(f'id="widget-{widget}"') == 1
+    for lab in all_labs():
+        text = (site / f"labs/{lab.folder.name}/README.html").read_text()
+        cards = text.partition('<ul class="cards')[2].partition("</ul>")[0]
+        assert f"{lab.minutes} min" in cards
+        assert f"{Path(lab.chapter).stem}.html" in cards
     assert len(chapters(ROOT)) == len([*ROOT.glob("course/[0-9]*.md")])
 
 
