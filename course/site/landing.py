@@ -6,6 +6,7 @@ points are the published steps of `mini_engine validate`, predicted by a fit wit
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from math import log10
 from pathlib import Path
@@ -28,7 +29,9 @@ def context(root: Path) -> dict[str, Any]:
     return {
         "idle": f"{1 - eager.busy[0] / eager.itl[0]:.0%}",
         "parts": [(part, list(of)) for part, of in groupby(path, key=lambda one: one.part)],
-        "hours": round(sum(chapter.minutes for chapter in path) / 60),
+        "hours": re.findall(r"^About (\d+) hours", (root / "course/README.md").read_text(), re.M)[
+            0
+        ],
         "first_lab": next(lab for chapter in path for lab in chapter.labs.values()),
         "points": len(shipped_rows()),
         "unseen": f"{median(abs(row.left_out_error or 0.0) for row in rows):.1%}",
