@@ -71,8 +71,8 @@ def static_cache(path: Path) -> None:
         f"pages are {lost:.0f} times faster than a static cache in graphs",
         caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests of "
         f"{SHIPPED_TRACE.name}, all there at the start; captures are not counted. Static: a batch "
-        f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a request "
-        "joins and leaves at any step.",
+        f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a "
+        "request joins and leaves at any step.",
     ) as figure:
         left, right = figure.subplots(2, 1)
         _throughput(left, speeds)
