@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from labs.measuring.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.cuda.interpreter import INTERPRETED
 from mini_engine.cuda.kernels import gemv, linear
-from mini_engine.cuda.kernels.launch import runs_triton, sm_count
+from mini_engine.cuda.kernels.launch import INTERPRETED, runs_triton, sm_count
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_parts
