@@ -88,12 +88,18 @@ class Clocks:
         if len(ends) >= self.spec.queue_depth:
             self.wait_until(ends.popleft(), "queue full")
         self.counters.launches += 1
+        self.counters.graphs += kind == "node"
         self.cpu(name, cpu_us, {"kernel": "launch", "node": "graph", "copy": "copy"}[kind])
         gap_us = self.spec.stream_gap_us
         for work, duration_us in works:
             self.gpu(work, gap_us, duration_us, kind)
             gap_us = self.spec.graph_gap_us
         ends.append(self.gpu_us)
+
+    def host_copy(self) -> None:
+        """One copy from the host, which is small: on the GPU only its floor counts."""
+        name = "copy to device"
+        self.issue(name, self.spec.copy_us, "copy", [(name, self.spec.kernel_floor_us)])
 
     def gpu(self, name: str, gap_us: float, duration_us: float, category: str) -> None:
         """The GPU works for `duration_us` on what was issued last."""

@@ -2,10 +2,8 @@
 
 In:  caches of bytes, uint8, and scales (2, kv_heads) float32 of a layer, first of K and then of V.
      mini_engine/model/kv_fp8.py says what e4m3 is.
-Out: what the kernels of `mini_engine/sim/kernels.py` compute, around which these convert: they run
-     those kernels on floats and never do their work again.
-
-Costs are theirs, at one byte a number of the cache.
+Out: what the kernels of `mini_engine/sim/kernels.py` compute: these run them on floats. Costs are
+     theirs, at one byte a number of the cache.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from mini_engine.model.kv_fp8 import LARGEST
 from mini_engine.sim import kernels as k
 
 F32 = np.float32
-
 
 # The number of each of the 256 codes: a sign, 4 bits of exponent, 3 of mantissa.
 CODES = np.arange(256)

@@ -1,8 +1,4 @@
-"""Text from the engine on the simulated device.
-
-In: `open_checkpoint(folder)`, prompts, a mode. Out: a `Generation`: what was written, and what it
-took.
-"""
+"""Text from the engine on the simulated device."""
 
 from __future__ import annotations
 
@@ -81,11 +77,9 @@ def generate(
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
-    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given a line for
-    what was left out, and for a model whose weights take more than `LARGE` bytes what that is.
-
-    Raises `ValueError` for an empty prompt, for one that does not fit the context, and for weights
-    that are not finite; `MemoryError` for a model that fits neither the card nor this machine.
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given lines for
+    people. Raises `ValueError` for an empty prompt, for one that does not fit the context, and for
+    weights that are not finite; `MemoryError` for a model that does not fit.
     """
     tokenizer, limits = checkpoint.tokenizer, limits_for(checkpoint.config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)

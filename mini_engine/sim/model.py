@@ -9,8 +9,7 @@ Out: hidden states, then one sampled token for each request.
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
-the number of tokens. All buffers of a pass come from one `scratch`; a capture takes them from the
-graph's pool.
+the number of tokens.
 """
 
 from __future__ import annotations

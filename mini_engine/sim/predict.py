@@ -6,18 +6,15 @@ Out: a `Prediction`: one decode step taken apart, what capturing costs, and a ti
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
     timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-A step is played as a list of figures: the engine's own, that of Hugging Face's eager decode
-("hf56"), or one that was recorded from a running model. Capturing is done by the runner that
-captures for real text, so what is captured is the simulated engine's nine kernels a layer.
-`mini_engine.step.run` gives the length of the same steps to the µs by a formula, without a
-timeline; tests hold the runner, this and that together.
+What is captured is the simulated engine's nine kernels a layer, by the runner that captures for
+real text. `mini_engine.step.run` gives the length of the same steps by a formula; tests hold the
+runner, this and that together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -25,14 +22,14 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
-from mini_engine.sim.clocks import Counters
+from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.run import Mode, around, is_live, issue_live_us, padded_step
+from mini_engine.step.launch_model import graph_launch_us
+from mini_engine.step.run import Mode, around, is_live, issue_live_us, kernel_us, padded_step
 
 HF_EAGER = "HF eager"
 
@@ -104,28 +101,19 @@ def play(
 
     Nothing is computed. Returns its timeline, which begins at 0, and what was done in it.
     """
-    device = Device(spec, compute=False)
-
-    def launch(op: OpCost) -> None:
-        with device.live(issue_live_us(spec, mode, op.by)):
-            device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
-
-    turns: list[Callable[[], None]] = []  # what the CPU does: live launches, replays of graphs
-    for live, part in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
-        if live:
-            turns += [partial(launch, op) for op in part]
-            continue
-        with device.capture(name=f"piece {len(turns)}") as graph:  # no step waits for this
-            for op in part:
-                launch(op)
-        turns.append(graph.replay)
+    clocks = Clocks(spec, record=True)
     before_us, beside_us = around(spec, num_reqs)
-    before = device.counters.copy()
-    with device.recorded() as events:
-        device.host_work("schedule and prepare", before_us)
-        device.copy_batch([])
-        for turn in turns:
-            turn()
-        device.host_work("schedule the next step", beside_us)
-        device.synchronize()
-    return tuple(events), device.counters.since(before)
+    clocks.host_work("schedule and prepare", before_us)
+    clocks.host_copy()
+    for live, part in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
+        works = [(op, (op.name, kernel_us(op, spec))) for op in part]
+        if live:
+            for op, work in works:
+                clocks.issue(op.name, issue_live_us(spec, mode, op.by), "kernel", [work])
+        else:
+            nodes = [work for _, work in works]
+            name, launch_us = f"launch graph ({len(nodes)} nodes)", graph_launch_us(len(nodes), spec)
+            clocks.issue(name, launch_us, "node", nodes)
+    clocks.host_work("schedule the next step", beside_us)
+    clocks.drain()
+    return tuple(clocks.timeline), clocks.counters
