@@ -80,7 +80,8 @@ def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
 
     def lines() -> Iterator[str]:
         nonlocal number
-        for number, line in enumerate(file, start=1):
+        for line in file:
+            number += 1
             if not line.isspace():
                 yield line
 

@@ -1,7 +1,5 @@
 """The two clocks of a device, and the queue between them.
 
-In: CPU work and GPU work as they are issued. Out: when each began and ended.
-
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
 has ended and the gap between kernels is over:
 

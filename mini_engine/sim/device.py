@@ -1,7 +1,5 @@
 """The simulated GPU: a CPU clock, a GPU clock, one in-order stream, and memory.
 
-In: launches. Out: results in device memory, and the time that each side spent.
-
     device = Device(load_spec("h200"))
     x = device.upload(np.ones(4, np.float32))
     device.launch(scale, x, x, by=2.0)     # returns at once: only the CPU clock moves on
@@ -60,8 +58,6 @@ class Device(Clocks):
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
 
-    # -- memory --------------------------------------------------------------------------------
-
     def empty(
         self, shape: Sequence[int] | int, dtype: type | str = "float32", pool: int | None = None
     ) -> Buffer:
@@ -110,8 +106,6 @@ class Device(Clocks):
             for buffer in scratch.buffers:
                 if buffer.block.owned_by(buffer.serial):
                     self.free(buffer)
-
-    # -- work ----------------------------------------------------------------------------------
 
     def launch(
         self, kernel: Kernel, *buffers: Buffer, label: str | None = None, **scalars: Scalar
@@ -162,8 +156,6 @@ class Device(Clocks):
         for node in nodes:
             self._execute(node)
 
-    # -- capture -------------------------------------------------------------------------------
-
     def capture(
         self, pool: int | None = None, name: str = "graph"
     ) -> AbstractContextManager[Graph]:
@@ -183,8 +175,6 @@ class Device(Clocks):
         nodes: list[Node] = []
         with recording(self, pool, nodes.append):
             yield nodes
-
-    # -- the host ------------------------------------------------------------------------------
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -206,8 +196,6 @@ class Device(Clocks):
         buffer.check_alive("read")
         self.synchronize()
         return buffer.array.copy()
-
-    # -- parts ---------------------------------------------------------------------------------
 
     def cost_us(self, node: Node) -> float:
         """What a node takes on the GPU now, the gap before it left out."""

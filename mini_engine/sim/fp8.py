@@ -26,11 +26,8 @@ NUMBERS[CODES & 127 == 127] = np.nan  # the only one: e4m3 has no infinity
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:
-    """The code, uint8, of the number of e4m3 nearest to each float32, ties to even, at most ±448.
-
-    Between two powers of two there are eight numbers, so a number is so many steps of an eighth of
-    the lower one; below 2^-6 the steps stay as they are there.
-    """
+    """The code, uint8, of the number of e4m3 nearest to each float32, ties to even, at most ±448:
+    eight numbers to a power of two, and below 2^-6 the same steps as there."""
     size = np.minimum(np.abs(x), F32(LARGEST))
     binade = np.frexp(np.maximum(size, F32(2**-6)))[1] - 1  # of size 2^binade to 2^(binade + 1)
     steps = np.rint(np.ldexp(size, 3 - binade))  # numpy rounds ties to even

@@ -1,7 +1,5 @@
 """What a launch is made of: buffers, kernels, and the node that binds the two.
 
-In: numpy functions and device memory. Out: `Node`s, which a device runs now or a graph remembers.
-
     @kernel(flops=lambda out, a, b: out.size)
     def add(out, a, b):
         np.add(a, b, out=out)
@@ -68,9 +66,7 @@ class Buffer:
             raise ValueError(f"buffer[:{rows.stop}] of a buffer with {self.shape[0]} rows")
         row_bytes = self.nbytes // max(self.shape[0], 1)
         shape = (max(stop - start, 0), *self.shape[1:])
-        part = Buffer(self.memory, self.block, self.address + start * row_bytes, shape, self.dtype)
-        part.serial = self.serial
-        return part
+        return self._at(self.address + start * row_bytes, shape)
 
     def check_alive(self, use: str) -> None:
         """Raise `UseAfterFree` when the memory was freed since this handle was made."""
@@ -79,6 +75,11 @@ class Buffer:
                 f"{use}: the buffer at {self.address:#x} {self.shape} was freed. "
                 "Keep it until its last use, or allocate a new one"
             )
+
+    def _at(self, address: int, shape: tuple[int, ...]) -> Buffer:
+        buffer = Buffer(self.memory, self.block, address, shape, self.dtype)
+        buffer.serial = self.serial
+        return buffer
 
 
 Cost = Callable[..., int | float]

@@ -1,8 +1,5 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family on the simulated device.
 
-In: a `StepInputs` in device memory (which tokens, at which positions, in which cache slots).
-Out: hidden states, then one sampled token for each request.
-
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 

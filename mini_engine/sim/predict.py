@@ -112,7 +112,10 @@ def play(
                 clocks.issue(op.name, issue_live_us(spec, mode, op.by), "kernel", [work])
         else:
             nodes = [work for _, work in works]
-            name, launch_us = f"launch graph ({len(nodes)} nodes)", graph_launch_us(len(nodes), spec)
+            name, launch_us = (
+                f"launch graph ({len(nodes)} nodes)",
+                graph_launch_us(len(nodes), spec),
+            )
             clocks.issue(name, launch_us, "node", nodes)
     clocks.host_work("schedule the next step", beside_us)
     clocks.drain()

@@ -97,11 +97,8 @@ def recording_names() -> list[str]:
 
 
 def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
-    """A recording by name, or the step of median length of a profiler's file.
-
-    `batch`: which of a study's steps, where it has several. Raises ValueError for an unknown name
-    or a file that is no profile, OSError where it cannot be read.
-    """
+    """A recording by name (`batch`: which of a study's steps), or a step of a profiler's file.
+    Raises ValueError for an unknown name and a file that is no profile, OSError as `open`."""
     word = str(name_or_path)
     if (file := RECORDINGS / f"{word}.json") in RECORDINGS.glob("*.json") and file != NSYS:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -134,11 +131,8 @@ def _table(data: Mapping[str, Any]) -> Anatomy:
 
 
 def nsys_steps(batch: int = 1) -> dict[str, Recording]:
-    """The decode steps of `NSYS` with so many requests, by name.
-
-    A step is what a long run took more than a short one, over the steps between. The first token
-    comes out of the prompt, so 512 tokens are 511 steps more than none.
-    """
+    """The decode steps of `NSYS` with so many requests, by name: what a long run took more than a
+    short one, over the steps between (512 tokens are 511 steps more than none)."""
     data = json.loads(NSYS.read_text(encoding="utf-8"))
     runs = {tuple(row[:5]): row[5:] for row in data["runs"]}
     before, steps = (0, 511) if batch == 1 else (128, 384)
@@ -213,8 +207,6 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, words in _KINDS.items() if words.search(kernel)), "other")
 
 
-# ---------------------------------------------------------------- reading
-
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
 # lane (gpu, api, op), name, start, duration, correlation: a call and its work on the GPU
 # share it
@@ -226,14 +218,11 @@ _LANES = {
 
 
 def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The step of median length among a profiler's `traceEvents`, in µs from its first event.
+    """The step of median length among a profiler's `traceEvents`, in µs from its first event: what
+    an annotation "ProfilerStep#N" spans; where there is none, all that was recorded. Lane CPU: the
+    ops of its thread, and the calls into CUDA. Lane GPU: what these calls started.
 
-    A step is what an annotation "ProfilerStep#N" spans; where there is none, all that was recorded
-    is one step. Lane CPU: the ops of its thread, and the calls into CUDA (launch, graph, copy,
-    wait, host). Lane GPU: what these calls started (kernel, node, copy).
-
-    The rows are kineto's (pytorch/kineto, libkineto: categories in ActivityType.cpp, `args` in
-    CuptiActivity.h, layout in output_json.cpp).
+    The rows are kineto's (pytorch/kineto, libkineto: ActivityType.cpp, CuptiActivity.h).
     """
     complete = [event for event in listed if event.get("ph") == "X"]
     marks = [event for event in complete if _category_of(event) == "user_annotation"]

@@ -43,19 +43,6 @@ def test_memory_that_runs_out_has_words(
     assert "memory" in refused(capsys, *SHORT)
 
 
-def test_a_large_model_says_what_it_needs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(SHORT) == 0
-    small, said = capsys.readouterr()
-    assert said == ""
-    monkeypatch.setattr(sim, "LARGE", 0)
-    assert main(SHORT) == 0
-    out, said = capsys.readouterr()
-    assert out == small
-    assert "GB of memory" in said
-
-
 def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
