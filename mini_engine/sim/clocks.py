@@ -11,9 +11,8 @@ While `queue_depth` submissions have not ended, the CPU waits with the next one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import DeviceSpec
@@ -49,16 +48,6 @@ class Clocks:
         self.recording = record
         self.timeline: list[TraceEvent] = []  # every event so far, while recording
         self._ends: deque[float] = deque()  # when each submission will have run
-
-    @contextmanager
-    def recorded(self) -> Iterator[list[TraceEvent]]:
-        """The events of the body, complete at its end; time 0 is its beginning."""
-        events: list[TraceEvent] = []
-        before, began_us = (self.timeline, self.recording), self.cpu_us
-        self.timeline, self.recording = events, True
-        yield events
-        self.timeline, self.recording = before
-        events[:] = [replace(event, start_us=event.start_us - began_us) for event in events]
 
     def cpu(self, name: str, duration_us: float, category: str) -> None:
         """The CPU works for `duration_us`."""
