@@ -91,6 +91,11 @@ class PiecewiseGraph:
         return [launch for launch in self.launches if isinstance(launch, Graph)]
 
     @property
+    def live(self) -> list[Node]:
+        """The launches that run eagerly at each replay."""
+        return [launch for launch in self.launches if isinstance(launch, Node)]
+
+    @property
     def nodes(self) -> list[Node]:
         """The captured launches of all graphs."""
         return [node for graph in self.graphs for node in graph.nodes]

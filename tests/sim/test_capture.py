@@ -287,8 +287,7 @@ def test_breakable_capture_cuts_as_vllm_0_33_does(vector: dict) -> None:
         graph = broken
         submit = device.submit
         device.submit = lambda node: (ran.append(node.label), submit(node))  # type: ignore[assignment]
-        live = len(broken.launches) - len(broken.graphs)
-        counts = (len(broken.graphs), live, len(broken.launches), live)
+        counts = (len(broken.graphs), len(broken.live), len(broken.launches), len(broken.live))
     graph.replay()
     assert (device.read(x) == 2.0 ** len(vector["ops"])).all()
     assert counts == (

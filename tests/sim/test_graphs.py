@@ -13,7 +13,7 @@ from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
-from mini_engine.sim.launch import Buffer, Node, copy, kernel
+from mini_engine.sim.launch import Buffer, copy, kernel
 from mini_engine.sim.memory import SEGMENT_BYTES
 from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from tests.support.sim_helpers import small_device
@@ -156,9 +156,8 @@ def test_eager_full_piecewise_and_breakable_are_bitwise_equal(
     pieces, broken = runners["piecewise"].graphs, runners["breakable"].graphs
     for rung in SIZES:
         assert isinstance(pieces[rung], PiecewiseGraph)
-        live = [n.label for n in broken[rung].launches if isinstance(n, Node)]
-        assert [n.label for n in pieces[rung].launches if isinstance(n, Node)] == live
-        assert len(broken[rung].graphs) == len(live) + 1
+        assert [n.label for n in pieces[rung].live] == [n.label for n in broken[rung].live]
+        assert len(broken[rung].graphs) == len(broken[rung].live) + 1
 
 
 # -- the runner ----------------------------------------------------------------------------------
