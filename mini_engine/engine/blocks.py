@@ -21,7 +21,7 @@ class OutOfBlocks(RuntimeError):
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
-    """Row of the KV cache that holds `position`."""
+    """Slot of the KV cache that holds `position`."""
     return block_table[position // block_size] * block_size + position % block_size
 
 
@@ -93,6 +93,11 @@ class BlockPool:
                 "or its blocks come from another pool"
             )
         self._free.extend(self._tables.pop(request_id))
+
+    def forget(self, request_id: str) -> None:
+        """The same for a request that may hold none."""
+        if self.block_table(request_id):
+            self.free(request_id)
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
         """Blocks of the request in order of position; empty if it holds none."""
