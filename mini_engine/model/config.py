@@ -4,7 +4,7 @@ In:  a checkpoint folder, the dictionary of its config.json, or the name of a kn
 Out: a frozen `ModelConfig`: sizes, RoPE, norms, what is tied, which tokens end a text.
 
     ModelConfig.from_folder("checkpoints/tiny-qwen3").hidden_size      # 160
-    named_shape("qwen3-0.6b").num_parameters                           # 596_049_920
+    named_shape("qwen3-0.6b").q_size                                   # 2048: 16 heads of 128
 
 It reads three families of dense decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on
 each head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`).
@@ -91,19 +91,6 @@ class ModelConfig:
     @property
     def dtype_bytes(self) -> int:
         return DTYPE_BYTES[self.dtype]
-
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all weights; a tied head is counted once."""
-        qkv = self.q_size + 2 * self.kv_size
-        layer = 2 * self.hidden_size  # the two norms
-        layer += qkv * self.hidden_size + self.hidden_size * self.q_size
-        layer += 3 * self.hidden_size * self.intermediate_size  # gate, up, down
-        layer += qkv if self.qkv_bias else 0
-        layer += 2 * self.head_dim if self.qk_norm else 0
-        vocabularies = 1 if self.tie_word_embeddings else 2
-        matrices = vocabularies * self.vocab_size * self.hidden_size
-        return matrices + self.num_layers * layer + self.hidden_size
 
     def rope_frequencies(self) -> tuple[float, ...]:
         """The angle in radians by which each pair of a head turns per position: head_dim / 2 floats

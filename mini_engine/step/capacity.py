@@ -13,26 +13,17 @@ KV blocks of 16 tokens round each request up by 15 tokens at most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, Stored, stored_as
+from mini_engine.step.storage import Stored, stored_as
 
 GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
-
-
-class DecodeBytes(NamedTuple):
-    """What a decode step must read."""
-
-    weights: int  # once, for all requests
-    cache: int  # keys and values of all requests
 
 
 class Fit(NamedTuple):
@@ -108,7 +99,7 @@ def capacity(
     spec = known or load_spec("h200")
     vram = device.vram_bytes if isinstance(device, DeviceSpec) else int(device * GIB)
     stored = stored_as(config, quant, kv_dtype, weights_file)
-    per_token = stored.kv_bytes_per_token(config)
+    per_token = stored.kv_bytes_per_token
     top = max(capture_sizes, default=0)
     ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
     nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
@@ -116,7 +107,7 @@ def capacity(
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - stored.held - eager - pool - node_bytes
     room = fit(free, context, batch, per_token, logit_bytes(config))
-    must_read = stored.read + batch * context * per_token
+    must_read = stored.must_read(batch * context)
     return CapacityReport(
         context=context,
         batch=batch,
@@ -140,49 +131,6 @@ def capacity(
 # ---------------------------------------------------------------- parts
 
 
-def tensor_bytes(config: ModelConfig, quant: str = "bf16") -> dict[str, float]:
-    """What each tensor of the checkpoint takes on the card, its scales included: name -> bytes.
-
-    The tensors are those of `tensor_shapes`. The layers' matrices, and nothing else, are stored as
-    the quant says (`QUANTS`). The rest is plain: as wide as the quant for "bf16", "fp16" and
-    "fp32", which apply to everything, and `config.dtype_bytes` a number for the others. Raises
-    ValueError for an unknown quant.
-    """
-    if quant not in QUANTS:
-        raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
-    kind = QUANTS[quant]
-    plain = kind.bits // 8 if kind.bits >= 16 else config.dtype_bytes
-    taken: dict[str, float] = {}
-    for name, shape in tensor_shapes(config).items():
-        in_a_layer = name not in (EMBED, FINAL_NORM, LM_HEAD)
-        if in_a_layer and len(shape) == 2:
-            taken[name] = kind.matrix_bytes(*shape)
-        else:
-            taken[name] = math.prod(shape) * plain
-    return taken
-
-
-def decode_bytes(
-    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
-) -> DecodeBytes:
-    """What a decode step of these requests must read, whatever the engine.
-
-    `contexts`: how many tokens of each request are in the cache. `weights`: the tensors that are
-    multiplied or added, each read once. Of an embedding that is not also the head a step reads a
-    few rows, which count as nothing. `cache`: the keys and the values of every token, in all
-    layers, in `kv_dtype` (`KV_DTYPE_BYTES`), which has nothing to do with the weights' quant.
-    Contexts may be empty: then no cache is read. Both are whole numbers of bytes, rounded at the
-    end. Raises ValueError for an unknown quant or kv_dtype.
-    """
-    if kv_dtype not in KV_DTYPE_BYTES:
-        raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
-    tensors = tensor_bytes(config, quant)
-    if not config.tie_word_embeddings:
-        del tensors[EMBED]
-    a_token = 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
-    return DecodeBytes(round(sum(tensors.values())), sum(contexts) * a_token)
-
-
 def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
     """What fits into the bytes that are free for requests; they may be below 0.
 
@@ -196,28 +144,6 @@ def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: 
         max_batch=max(0, free_bytes // a_request),
         max_context=max(0, (free_bytes - per_request) // per_token),
     )
-
-
-def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of all weights; a tied head counts once. ValueError for an unknown quant."""
-    return round(sum(tensor_bytes(config, quant).values()))
-
-
-def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of weights that a step reads, whatever its batch."""
-    return decode_bytes(config, [], quant).weights
-
-
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
-    """Bytes of one token's cache, which every later step reads. ValueError for an unknown one."""
-    return decode_bytes(config, [1], kv_dtype=kv_dtype).cache
-
-
-def step_read_bytes(
-    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
-) -> int:
-    """All that a decode step of these requests must read: `decode_bytes`, added up."""
-    return sum(decode_bytes(config, contexts, quant, kv_dtype))
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:

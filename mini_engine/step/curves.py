@@ -162,9 +162,8 @@ def step_floor_us(
     As fast as a copy, or as a matrix product where that is known to read faster.
     """
     stored = stored or stored_as(config)
-    kv_bytes = batch * context * stored.kv_bytes_per_token(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
-    return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)
+    return 1e3 * floor_ms(stored.must_read(batch * context), fastest_gb_s)
 
 
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:

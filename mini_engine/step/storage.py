@@ -102,12 +102,13 @@ class Stored:
     down: float
     head: float
     kv_number: int  # one number of the KV cache
+    kv_bytes_per_token: int  # a key and a value, of all KV heads, in every layer
     held: int  # all weights
     read: int  # those that a step reads: not an embedding that is not the head
 
-    def kv_bytes_per_token(self, config: ModelConfig) -> int:
-        """A key and a value, of all KV heads, in every layer."""
-        return 2 * config.num_layers * config.kv_size * self.kv_number
+    def must_read(self, kv_tokens: int) -> int:
+        """What no decode step can do without: weights once, and so many tokens of the cache."""
+        return self.read + kv_tokens * self.kv_bytes_per_token
 
 
 @cache
@@ -149,9 +150,11 @@ def stored_as(
     share = held / (read + table)
     each = {p: size * share / (1 if p == "head" else c.num_layers) for p, size in taken.items()}
     del each["vectors"]
+    number = KV_DTYPE_BYTES[kv_dtype]
     return Stored(
-        f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype,
-        **each, kv_number=KV_DTYPE_BYTES[kv_dtype], held=held, read=round(read * share),
+        f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype, **each,
+        kv_number=number, kv_bytes_per_token=2 * c.num_layers * c.kv_size * number,
+        held=held, read=round(read * share),
     )  # fmt: skip
 
 

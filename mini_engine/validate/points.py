@@ -26,7 +26,6 @@ import numpy as np
 
 from mini_engine.files import read_json, typed
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.step.capacity import read_bytes
 from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
 from mini_engine.step.explain import host_factor
 from mini_engine.step.kernels import StepShape
@@ -329,7 +328,7 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
     def apart(pair: Pair) -> float:
         point = pair.slow.point
         ratios = (
-            (read_bytes(SHAPES[point.model]), read_bytes(config)),
+            (stored_as(SHAPES[point.model]).read, stored_as(config).read),
             (sheets.cards[point.card]["bandwidth_gb_s"], spec.bandwidth_gb_s),
             (point.batch, batch),
         )

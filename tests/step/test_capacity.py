@@ -12,19 +12,15 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.capacity import (
     GIB,
-    KV_DTYPE_BYTES,
-    QUANTS,
     CapacityReport,
     activation_bytes,
     capacity,
     check_batch,
     floor_ms,
-    kv_bytes_per_token,
     logit_bytes,
-    read_bytes,
-    weight_bytes,
 )
 from mini_engine.step.cards import load_spec
+from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, stored_as
 
 H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
 QWEN = named_shape("qwen3-1.7b")
@@ -48,11 +44,11 @@ def test_bytes_and_floors_of_the_course_models_on_an_h200(
 ) -> None:
     """Of one decode step in bf16, its tied head read once, no context yet."""
     config = named_shape(name)
-    read = read_bytes(config)
+    read = stored_as(config).read
     assert read / 1e9 == pytest.approx(weights_gb, abs=5e-4)
     assert floor_ms(read, H200.bandwidth_gb_s) == pytest.approx(datasheet_ms, abs=5e-4)
     assert floor_ms(read, H200.copy_bandwidth_gb_s) == pytest.approx(copy_ms, abs=5e-4)
-    assert kv_bytes_per_token(config) == kv_kib * 1024
+    assert stored_as(config).kv_bytes_per_token == kv_kib * 1024
 
 
 def test_int4_counts_its_scales_and_leaves_the_embedding_alone() -> None:
@@ -64,10 +60,10 @@ def test_int4_counts_its_scales_and_leaves_the_embedding_alone() -> None:
     plain = 2 * (1000 * 256 + 3 * 256 + 2 * 128)  # embedding, norms, q and k norms
     nibbles = sum(n * k // 2 for n, k in rows.values())
     groups = 512 * 2 + 256 * 2 + 600 * 2 + 256 * 3  # of 128 inputs, the last one short
-    assert weight_bytes(tiny, "int4") == plain + nibbles + groups * 2.5
+    assert stored_as(tiny, "int4").held == plain + nibbles + groups * 2.5
     bytes8 = sum(n * k for n, k in rows.values())
-    assert weight_bytes(tiny, "int8") == plain + bytes8 + 4 * (512 + 256 + 600 + 256)
-    assert weight_bytes(tiny, "fp8") == weight_bytes(tiny, "int8")
+    assert stored_as(tiny, "int8").held == plain + bytes8 + 4 * (512 + 256 + 600 + 256)
+    assert stored_as(tiny, "fp8").held == stored_as(tiny, "int8").held
 
 
 @given(
@@ -116,7 +112,8 @@ def test_a_12_gb_card_holds_the_4_bit_model_with_10_000_tokens_of_context() -> N
     assert report.kv_bytes == 10_000 * 112 * 1024
     assert report.max_batch >= 5
     assert report.max_context > report.model_context == 40_960  # memory is not what ends it here
-    assert report.floor_ms == pytest.approx((read_bytes(QWEN, "int4") + report.kv_bytes) / 504e6)
+    must_read = stored_as(QWEN, "int4").must_read(10_000)
+    assert report.floor_ms == pytest.approx(must_read / 504e6)
     assert report.copy_floor_ms is not None
     assert report.copy_floor_ms > report.floor_ms
 

@@ -13,7 +13,6 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.curves import (
     break_even,
@@ -25,6 +24,7 @@ from mini_engine.step.curves import (
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.run import MODES, Mode, joined, launched, step_time
 from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import stored_as
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 FIVE = replace(H200, ops="fused5")
@@ -94,7 +94,7 @@ def test_no_step_beats_the_floor(
 
 
 def test_the_floor_is_weights_and_keys_over_the_bandwidth_of_a_copy() -> None:
-    moved = read_bytes(SHAPE) + 3 * 100 * kv_bytes_per_token(SHAPE)
+    moved = stored_as(SHAPE).read + 3 * 100 * stored_as(SHAPE).kv_bytes_per_token
     assert step_floor_us(SHAPE, H200, 3, 100) == pytest.approx(moved / 4300e9 * 1e6)
 
 
