@@ -1,8 +1,7 @@
 """Where a model is: a shape that we know, a folder, or an id of the Hugging Face hub.
 
-In:  a word: "qwen3-8b", "checkpoints/tiny-qwen3", "mistralai/Mistral-7B-v0.3".
-Out: `shape_of`: its shape, for predictions, from what lies on this machine; nothing is fetched.
-     `resolve_model`: its folder, fetched if need be, for weights and tokenizer.
+`shape_of` gives its shape, for predictions, from what lies on this machine; `resolve_model` its
+folder, fetched if need be, for weights and tokenizer.
 """
 
 from __future__ import annotations

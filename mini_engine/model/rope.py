@@ -1,8 +1,6 @@
 """How fast RoPE turns each pair of a head, plain or scaled as in Llama 3.
 
-In:  head_dim, the base (theta), and Llama 3's four numbers or None.
-Out: head_dim / 2 frequencies in radians per position. At position p, pair i turns by
-     p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
+At position p, pair i turns by p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
 """
 
 from __future__ import annotations
@@ -51,11 +49,8 @@ class RopeJson:
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:
-    """head_dim / 2 floats, 64-bit, fastest first.
-
-    Llama 3 divides slow ones by `factor`, keeps fast ones and interpolates between them; see
-    transformers, `modeling_rope_utils._compute_llama3_parameters`.
-    """
+    """head_dim / 2 floats, 64-bit, fastest first. Llama 3 divides slow ones by `factor`, keeps fast
+    ones and interpolates between them (transformers, `_compute_llama3_parameters`)."""
     plain = tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))
     if scaling is None:
         return plain

@@ -1,9 +1,5 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
-In:  a model, a device (or just its memory), the context wanted, how weights and cache are stored.
-Out: a `CapacityReport`: bytes of each item, the longest context, the largest batch, and the least
-     time that one step can take, since it must read all weights and all keys.
-
     report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
     report.max_batch, report.floor_ms          # requests at that context; ms a step
 
@@ -85,13 +81,9 @@ def capacity(
     capture_sizes: Sequence[int] = (),
     weights_file: int = 0,
 ) -> CapacityReport:
-    """Add it all up.
-
-    `device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as much
-    as on an H200. `quant` is one of `QUANTS` or a GGUF mix, unless `weights_file` says how many
-    bytes the weights take. `capture_sizes` are the rungs of full graphs; none means eager. Raises
-    ValueError for a number below 1 and for an unknown quant or kv_dtype.
-    """
+    """`device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as
+    much as on an H200. `weights_file`: bytes of the weights, whatever the quant. `capture_sizes`:
+    of full graphs. Raises ValueError for a number below 1 or an unknown quant or kv_dtype."""
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} is {number}, expected 1 or more")
@@ -99,14 +91,13 @@ def capacity(
     spec = known or load_spec("h200")
     vram = device.vram_bytes if isinstance(device, DeviceSpec) else int(device * GIB)
     stored = stored_as(config, quant, kv_dtype, weights_file)
-    per_token = stored.kv_bytes_per_token
     top = max(capture_sizes, default=0)
     ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
     nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - stored.held - eager - pool - node_bytes
-    room = fit(free, context, batch, per_token, logit_bytes(config))
+    room = fit(free, context, batch, stored.kv_bytes_per_token, logit_bytes(config))
     must_read = stored.must_read(batch * context)
     return CapacityReport(
         context=context,
@@ -117,12 +108,10 @@ def capacity(
         activation_bytes=eager + batch * logit_bytes(config),
         graph_pool_bytes=pool,
         graph_node_bytes=node_bytes,
-        kv_bytes_per_token=per_token,
-        kv_bytes=batch * context * per_token,
-        left_bytes=room.left_bytes,
-        max_context=room.max_context,
+        kv_bytes_per_token=stored.kv_bytes_per_token,
+        kv_bytes=batch * context * stored.kv_bytes_per_token,
+        **room._asdict(),
         model_context=config.max_position_embeddings,
-        max_batch=room.max_batch,
         floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
         copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
     )
@@ -147,10 +136,8 @@ def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: 
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
-    """The most that is alive at once in a forward pass, without the logits.
-
-    For each token that is the residual, a normalised row, and the widest buffers needed together:
-    gate, up and their product, or q, k, v and the output of attention.
+    """The most that is alive at once in a forward pass, without the logits. For each token: the
+    residual, a normalised row, and gate, up and their product, or q, k, v and attention's output.
     """
     c = config
     widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)

@@ -1,17 +1,11 @@
 """ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
-In:  a model, a device, a capture ladder, a context.
-Out: for each decode batch the rung it runs at, the step launched each way, and the floor; the
-     crossover, that is the batch at which eager stops being launch-bound; what a capture costs, and
-     after how many replays it has paid.
-
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       context=1024, max_batch=256)
     curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
-Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
-inside the graphs. Padding rows have no keys to read. Above the ladder every step is eager.
+Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager.
 """
 
 from __future__ import annotations
@@ -69,11 +63,8 @@ class ItlCurve:
     """ITL against batch, with what it was computed for."""
 
     shape: str
-    spec: str
-    ops: str  # the list of kernels
+    spec: DeviceSpec
     context: int
-    host: str
-    engine: str
     ladder: CaptureLadder
     crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
     points: tuple[ItlPoint, ...]  # batch rising
@@ -105,10 +96,7 @@ def itl_curve(
     max_batch: int,
     stored: Stored | None = None,
 ) -> ItlCurve:
-    """From batch 1 to `max_batch`; every request has `context` tokens.
-
-    Raises ValueError for a context or a batch below 1.
-    """
+    """From batch 1 to `max_batch`; every request has `context` tokens. ValueError below 1."""
     costs = StepModel(config, spec, stored)
     crossover = crossover_batch(config, spec, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
@@ -125,20 +113,14 @@ def itl_curve(
                  step_floor_us(config, spec, batch, context, stored))
         for batch, rung, eager, piecewise, full in zip(batches, rungs, *steps, strict=True)
     ]  # fmt: skip
-    return ItlCurve(
-        config.name, spec.name, spec.ops, context, spec.host, spec.engine, ladder, crossover,
-        tuple(points),
-    )  # fmt: skip
+    return ItlCurve(config.name, spec, context, ladder, crossover, tuple(points))
 
 
 def crossover_batch(
     config: ModelConfig, spec: DeviceSpec, context: int, stored: Stored | None = None
 ) -> int:
-    """The smallest decode batch at which eager launching is no longer launch-bound.
-
-    Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
-    has `context` tokens.
-    """
+    """The smallest decode batch at which eager launching is no longer launch-bound. Below it a
+    larger batch costs no time; above it a graph saves only the wider gaps."""
     costs = StepModel(config, spec, stored)
 
     def hidden(batch: int) -> bool:
@@ -157,10 +139,8 @@ def crossover_batch(
 def step_floor_us(
     config: ModelConfig, spec: DeviceSpec, batch: int, context: int, stored: Stored | None = None
 ) -> float:
-    """No decode step takes less: all weights and all keys are read once.
-
-    As fast as a copy, or as a matrix product where that is known to read faster.
-    """
+    """No decode step takes less: all weights and all keys are read once, as fast as the fastest
+    kind of kernel reads."""
     stored = stored or stored_as(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
     return 1e3 * floor_ms(stored.must_read(batch * context), fastest_gb_s)
@@ -197,12 +177,9 @@ class CaptureCost:
 
 
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
-    """Warm up, record and instantiate. Recording an op costs as much as issuing it, and a node.
-
-    There is one warm-up run, as in vLLM 0.33, without the engine around it. What stands before the
-    first graph and after the last (the head) belongs to no capture. Eager captures nothing: all
-    zeros.
-    """
+    """Warm up once, as vLLM 0.33 does, record and instantiate. Recording an op costs as much as
+    issuing it, and a node. What stands before the first graph and after the last belongs to no
+    capture; eager captures nothing."""
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
     ops = [op for op in ops if op.by != "torch"]
