@@ -179,8 +179,10 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     fp8 = is_fp8(quantized)
     try:
         key = "rope_parameters" if j.rope_parameters else "rope_scaling"
-        rope = typed(RopeJson, getattr(j, key) or {}, key, more=True)
-        scaling = rope.scaling()
+        said = getattr(j, key) or {}
+        rope = typed(RopeJson, said, key, more=True)
+        if rope.factor is not None or "llama3" in (rope.rope_type, rope.type):
+            scaling = typed(RopeScaling, said, key, more=True)
         if j.model_type == "phi3":
             raise ValueError("model_type is 'phi3', whose files hold q, k and v as one tensor")
         if fp8:

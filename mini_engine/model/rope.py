@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mini_engine.files import typed
-
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -37,15 +35,6 @@ class RopeJson:
     rope_theta: float | None = None
     partial_rotary_factor: Literal[1] = 1  # RoPE turns whole heads here
     factor: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_max_position_embeddings: int | None = None
-
-    def scaling(self) -> RopeScaling | None:
-        """None where nothing is scaled. Raises ValueError where a number is missing."""
-        if "llama3" not in (self.rope_type, self.type) and self.factor is None:
-            return None
-        return typed(RopeScaling, vars(self), "rope_scaling", more=True)
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:

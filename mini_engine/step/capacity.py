@@ -1,6 +1,8 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
-    report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
+    config = named_shape("qwen3-1.7b")
+    int4 = stored_as(config, "int4")
+    report = capacity(config, load_spec("rtx4070"), context=10_000, stored=int4)
     report.max_batch, report.floor_ms          # requests at that context; ms a step
 
 These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
@@ -14,11 +16,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.storage import Stored, stored_as
 
-GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
 
 
@@ -48,8 +49,8 @@ class CapacityReport:
     max_context: int  # of one request alone, by memory; 0 when not even one token fits
     model_context: int  # what the model was made for: do not trust positions beyond it
     max_batch: int  # at `context`; 0 when not even one request fits
-    floor_ms: float | None  # of a step of this batch, at the datasheet's bandwidth
-    copy_floor_ms: float | None  # the same at the bandwidth that a copy reaches
+    floor_ms: float  # of a step of this batch, at the datasheet's bandwidth
+    copy_floor_ms: float  # the same at the bandwidth that a copy reaches
 
     @property
     def fits(self) -> bool:
@@ -72,37 +73,31 @@ class CapacityReport:
 
 def capacity(
     config: ModelConfig,
-    device: DeviceSpec | float,
+    spec: DeviceSpec,
     *,
     context: int,
     batch: int = 1,
-    quant: str = "bf16",
-    kv_dtype: str = "bf16",
+    stored: Stored | None = None,
     capture_sizes: Sequence[int] = (),
-    weights_file: int = 0,
 ) -> CapacityReport:
-    """`device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as
-    much as on an H200. `weights_file`: bytes of the weights, whatever the quant. `capture_sizes`:
-    of full graphs. Raises ValueError for a number below 1 or an unknown quant or kv_dtype."""
+    """`stored`: weights and cache; as the checkpoint is where None is given. `capture_sizes`: of
+    full graphs. Raises ValueError for a number below 1."""
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} is {number}, expected 1 or more")
-    known = device if isinstance(device, DeviceSpec) else None
-    spec = known or load_spec("h200")
-    vram = device.vram_bytes if isinstance(device, DeviceSpec) else int(device * GIB)
-    stored = stored_as(config, quant, kv_dtype, weights_file)
+    stored = stored or stored_as(config)
     top = max(capture_sizes, default=0)
     ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
     nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
-    free = vram - spec.reserved_bytes - stored.held - eager - pool - node_bytes
+    free = spec.vram_bytes - spec.reserved_bytes - stored.held - eager - pool - node_bytes
     room = fit(free, context, batch, stored.kv_bytes_per_token, logit_bytes(config))
     must_read = stored.must_read(batch * context)
     return CapacityReport(
         context=context,
         batch=batch,
-        vram_bytes=vram,
+        vram_bytes=spec.vram_bytes,
         reserved_bytes=spec.reserved_bytes,
         weight_bytes=stored.held,
         activation_bytes=eager + batch * logit_bytes(config),
@@ -112,12 +107,9 @@ def capacity(
         kv_bytes=batch * context * stored.kv_bytes_per_token,
         **room._asdict(),
         model_context=config.max_position_embeddings,
-        floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
-        copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
+        floor_ms=floor_ms(must_read, spec.bandwidth_gb_s),
+        copy_floor_ms=floor_ms(must_read, spec.copy_bandwidth_gb_s),
     )
-
-
-# ---------------------------------------------------------------- parts
 
 
 def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
@@ -183,14 +175,13 @@ def check_batch(
     sizes. Raises ValueError as `check_context`, and where it is smaller than `batch`."""
     check_context(config, context)
     stored = stored or stored_as(config)
-    report = capacity(
-        config, spec, context=context, capture_sizes=capture_sizes, quant=stored.quant,
-        kv_dtype=stored.kv_dtype,
-    )  # fmt: skip
-    if report.max_batch < batch:
+    most = capacity(
+        config, spec, context=context, stored=stored, capture_sizes=capture_sizes
+    ).max_batch
+    if most < batch:
         raise ValueError(
-            f"batch {batch:,}: {report.max_batch:,} requests of {context:,} tokens fit the "
+            f"batch {batch:,}: {most:,} requests of {context:,} tokens fit the "
             f"{spec.name} beside {config.name} with weights in {stored.quant}: give a smaller "
             "batch, model or context, a larger card, or fewer bits (see capacity)"
         )
-    return report.max_batch
+    return most

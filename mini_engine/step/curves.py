@@ -19,7 +19,6 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
-from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import (
     MODES,
     Mode,
@@ -30,7 +29,6 @@ from mini_engine.step.run import (
     launched,
     pieces,
     run_of,
-    step_time,
 )
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
@@ -196,9 +194,3 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
         nodes=sum(graphs),
         node_bytes=sum(graphs) * spec.graph_node_bytes,
     )
-
-
-def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
-    """The number of replays after which the graphs have paid for themselves, or infinity."""
-    eager_us, graph_us = (step_time(ops, spec, m).itl_us for m in ("eager", mode))
-    return break_even_replays(capture_cost(ops, spec, mode).total_us, eager_us, graph_us)

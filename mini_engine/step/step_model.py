@@ -103,8 +103,6 @@ class StepModel:
         us = before_us + near - PROBE_KEYS[0] * per_key + self.spec.sync_us
         return upper_envelope(zip(us.tolist(), per_key.tolist(), strict=True))
 
-    # ------------------------------------------------------------ parts
-
     def _times_us(self, sizes: Any) -> NDArray[np.float64]:
         """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 5) sizes."""
         us, kernels = np.array(sizes, dtype=float) @ self._rates_us, self._rates_us.shape[1] // 2
