@@ -111,9 +111,7 @@ def fit_points(
     start: NDArray[np.float64] | None = None,
     steps: int = STEPS,
 ) -> Fit:
-    """Fit all parameters to the points. Raises ValueError for no points."""
-    if not points:
-        raise ValueError("nothing to fit: no point is left")
+    """Fit all parameters to the points, at least one."""
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     residuals, damping = problem.residuals(theta), 1e-2
