@@ -1,7 +1,5 @@
-"""What this machine charges: micro-measurements, each the simplest program that shows its figure.
-
-In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
-     makes a card and a host. `op_on_cpu_us` needs no GPU.
+"""What this machine charges: micro-measurements, each the simplest program that shows its figure,
+with its interval. `spec_fit.py` makes a card and a host of them; `op_on_cpu_us` needs no GPU.
 
 The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
 dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
@@ -18,7 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -67,7 +65,7 @@ def sizes_for(backend: GraphBackend) -> Sizes:
 def measure(
     backend: GraphBackend, sizes: Sizes, dtype: torch.dtype = torch.bfloat16
 ) -> Iterator[tuple[str, Figure]]:
-    """(name, figure), one by one. What this backend cannot measure is left out."""
+    """(name, figure) of all that this backend can measure."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
     yield "launch_us", _median(raw)
@@ -75,7 +73,14 @@ def measure(
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
     yield from pdl_figures(backend, sizes.nodes[-1], sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
-    yield from _product_figures(backend, sizes, dtype)
+    # Two matrices in turns, so that no cache keeps one: GB/s at which a product of one row reads
+    # its weights, as in a decode step, and TFLOP/s of their own product.
+    n = sizes.matmul_n
+    a, b = (torch.randn((n, n), device=backend.device).to(dtype) for _ in range(2))
+    rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
+    yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
+    squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
+    yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])
     there = torch.zeros(256, dtype=torch.int32, device=backend.device)
     here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
     copies = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
@@ -97,7 +102,7 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
 
 
 def _median(samples: Sequence[float]) -> Figure:
-    return median_interval(samples).as_dict()
+    return asdict(median_interval(samples))
 
 
 def decoder_op_us(
@@ -119,8 +124,8 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, in float32 and one thread: what a host can tell without a
-    GPU. Arithmetic on a few hundred floats is in it, a launch is not."""
+    """The same decoder on CPU tensors, in float32: arithmetic on a few hundred floats is in it, a
+    launch is not."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:
@@ -244,16 +249,3 @@ def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
     target = torch.empty_like(source)
     times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)
     return _median([2 * sizes.copy_bytes / us / 1e3 for us in times])
-
-
-def _product_figures(
-    backend: GraphBackend, sizes: Sizes, dtype: torch.dtype
-) -> Iterator[tuple[str, Figure]]:
-    """GB/s at which a product of one row reads its weights, as in a decode step: two matrices in
-    turns, so that no cache keeps one. TFLOP/s of their own large square product."""
-    n = sizes.matmul_n
-    a, b = (torch.randn((n, n), device=backend.device).to(dtype) for _ in range(2))
-    rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
-    yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
-    squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
-    yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])

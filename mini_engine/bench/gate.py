@@ -1,8 +1,5 @@
 """The gate before the clock: is a variant as near to the truth as plain bf16 is?
 
-In:  a variant, the plain variant (our eager model in bf16), the reference (the same in float32).
-Out: `Verdict`.
-
 Rounding to bf16 makes errors that nobody asks a decoder to avoid; they are the allowance. Each
 variant decodes twice: fed with the same random tokens as the others (teacher-forced), and on the
 tokens that it really produces, where reference and plain variant are fed those. At every position
@@ -63,8 +60,6 @@ class Excess:
 
 @dataclass(frozen=True)
 class PathErrors:
-    """What was found on a path of so many positions."""
-
     positions: int
     kl: Excess
     nll: Excess
@@ -76,8 +71,6 @@ class PathErrors:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found."""
-
     finite: bool
     own_best: bool  # every token sampled is a best one of the logits beside it
     forced: PathErrors | None  # None: it feeds itself, several steps a call
@@ -164,19 +157,18 @@ def room_of(batch: int) -> int:
 
 
 def walk(
-    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Decode from CONTEXT on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
-
-    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled.
-    """
-    variant.place(first, CONTEXT)
+    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None,
+    context: int = CONTEXT,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Decode from `context` on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
+    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled."""
+    variant.place(first, context)
     logits: list[Tensor] = []
     tokens: list[Tensor] = []
     while len(logits) < steps:
         variant.step()
-        logits += [one.float().clone() for one in variant.logits()]
-        tokens += [one.to(torch.int32).clone() for one in variant.tokens()]
+        logits += [one.float().clone() for one, _ in variant.outputs]
+        tokens += [one.to(torch.int32).clone() for _, one in variant.outputs]
         if forced is not None:
             variant.feed(forced[len(logits) - 1])
     return torch.stack(logits[:steps]), torch.stack(tokens[:steps])

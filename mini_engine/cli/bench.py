@@ -38,7 +38,7 @@ from mini_engine.bench.evidence import (
     read_measurement,
     write_measurement,
 )
-from mini_engine.bench.others.child import NAMES
+from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
     backend = options.backend_of(args.device, console)
-    from mini_engine.bench.bench import Bench, check_names
+    from mini_engine.bench.bench import Bench
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
@@ -96,7 +96,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-    check_names(args.arms)
+    if strange := [arm for arm in args.arms if arm not in VARIANTS]:
+        raise ValueError(f"no variant {strange[0]!r}: use some of {', '.join(VARIANTS)}")
     if not shutil.which(args.python):
         raise ValueError(f"--python {args.python}: no such program")
     if shapes := [word for word in args.shape if args.against and not Path(word).is_dir()]:
@@ -175,7 +176,7 @@ def _arms(
 
 
 def _others(args: argparse.Namespace) -> Iterator[Any]:
-    from mini_engine.bench.others.compare import compare, job_for
+    from mini_engine.bench.others import compare, job_for
 
     points = product(args.shape, args.batch, args.context) if args.against else ()
     for word, batch, context in points:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,13 +88,8 @@ def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: 
 
 
 def gate_walk(variant: Variant, context: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gate.walk` from another context."""
-    moved = SimpleNamespace(
-        place=lambda first, _: variant.place(first, context),
-        step=variant.step, feed=variant.feed, logits=variant.logits, tokens=variant.tokens,
-    )  # fmt: skip
     first = torch.arange(3, 5, dtype=torch.int32)
-    return gate.walk(moved, first, steps)  # type: ignore[arg-type]
+    return gate.walk(variant, first, steps, context=context)
 
 
 @pytest.mark.parametrize(
