@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from mini_engine.bench.decode_setup import build_setup
@@ -101,8 +102,8 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
     return lambda _: number.add_(1)
 
 
-def _median(samples: Sequence[float]) -> Figure:
-    return asdict(median_interval(samples))
+def _median(samples: Sequence[float] | np.ndarray) -> Figure:
+    return asdict(median_interval(list(samples)))
 
 
 def decoder_op_us(
@@ -141,15 +142,14 @@ def _graph_figures(
     backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
 ) -> Iterator[tuple[str, Figure]]:
     """Each cost against the number of nodes, as a straight line with what it misses."""
-    times = []
-    captured(backend, dummy, 8, 0)[0].reset()  # the first capture of a process pays for more
+    times, repeats = [], sizes.repeats
+    captured(backend, dummy, 8)[0].reset()  # the first capture of a process pays for more
     for nodes in sizes.nodes:
-        graph, body_us, exit_us = captured(backend, dummy, nodes, 0)
-        launch = statistics.median(host_us(backend, graph.replay, 1, sizes.repeats))
-        spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
-        device = statistics.median(device_us(backend, graph.replay, 1, sizes.repeats))
-        times.append((launch, device, body_us, exit_us))
+        graph, body_us, exit_us = captured(backend, dummy, nodes)
+        launch = statistics.median(host_us(backend, graph.replay, 1, repeats))
         graph.reset()
+        device = nodes * statistics.median(node_us(backend, dummy, nodes, repeats))
+        times.append((launch, device, body_us, exit_us))
     # base: µs, slope: µs a node; of graph_device an empty node, graph_gap_us
     launched, on_device, record, make = (
         line_fit(sizes.nodes, each) for each in zip(*times, strict=True)
@@ -158,46 +158,44 @@ def _graph_figures(
     yield "graph_device", on_device
     yield "capture", {**record, "slope_over_a_launch": record["slope"] - raw_us}
     yield "instantiate", make
-    yield "gap_difference_us", gap_difference(backend, sizes, dummy)
-    yield "kernel_floor_us", kernel_floor(backend, sizes, dummy)
+    # stream_gap_us - graph_gap_us: the same kernels in a stream and in a graph, each so long that
+    # the CPU is ahead either way
+    count, busy = sizes.launches, sizes.busy_cycles
+    in_graph = node_us(backend, dummy, count, repeats, busy)
+    in_stream = device_us(backend, lambda: dummy(busy), count, repeats)
+    yield "gap_difference_us", _median(in_stream - in_graph)
+    # What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's own
+    # kernels. Another family of kernels has another floor.
+    few = torch.zeros(1024, device=backend.device)
+    few.add_(1)  # loads the kernel before a capture needs it
+    moving, empty = (
+        node_us(backend, work, sizes.nodes[-1], repeats) for work in (lambda _: few.add_(1), dummy)
+    )
+    yield "kernel_floor_us", _median(moving - empty)
 
 
 def captured(
-    backend: GraphBackend, dummy: Dummy, nodes: int, cycles: int
+    backend: GraphBackend, work: Dummy, nodes: int, cycles: int = 0
 ) -> tuple[Graph, float, float]:
-    """A graph of dummies, µs to record its body, and µs to end and instantiate it."""
+    """A graph of so many calls, µs to record its body, and µs to end and instantiate it."""
     graph = backend.CUDAGraph()
     with backend.graph(graph, pool=backend.graph_pool_handle()):
         began = time.perf_counter()
         for _ in range(nodes):
-            dummy(cycles)
+            work(cycles)
         recorded = time.perf_counter()
     return graph, (recorded - began) * 1e6, (time.perf_counter() - recorded) * 1e6
 
 
-def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
-    """stream_gap_us - graph_gap_us: the same kernels in a stream and in a graph, each so long that
-    the CPU is ahead either way."""
-    count, busy = sizes.launches, sizes.busy_cycles
-    graph, _, _ = captured(backend, dummy, count, busy)
-    spin(backend, graph.replay)
-    in_graph = device_us(backend, graph.replay, 1, sizes.repeats)
-    in_stream = device_us(backend, lambda: dummy(busy), count, sizes.repeats)
+def node_us(
+    backend: GraphBackend, work: Dummy, nodes: int, repeats: int, cycles: int = 0
+) -> np.ndarray:
+    """µs of the device for each node of a graph of so many calls."""
+    graph, _, _ = captured(backend, work, nodes, cycles)
+    spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
+    times = device_us(backend, graph.replay, 1, repeats)
     graph.reset()
-    return _median([s - g / count for s, g in zip(in_stream, in_graph, strict=True)])
-
-
-def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
-    """What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's
-    own kernels. Another family of kernels has another floor."""
-    few, nodes = torch.zeros(1024, device=backend.device), sizes.nodes[-1]
-    few.add_(1)  # loads the kernel before a capture needs it
-    graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
-    spin(backend, graphs[0].replay)
-    moving, empty = (device_us(backend, graph.replay, 1, sizes.repeats) for graph in graphs)
-    for graph in graphs:
-        graph.reset()
-    return _median([(m - e) / nodes for m, e in zip(moving, empty, strict=True)])
+    return np.array(times) / nodes
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
@@ -217,7 +215,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
         turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
         rms_norm(*next(turn), weight, 1e-6, pdl)  # not to be compiled inside the capture
         backend.synchronize()
-        return captured(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes, 0)[0]
+        return captured(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes)[0]
 
     graphs = chain(pdl=False), chain(pdl=True)
     spin(backend, graphs[0].replay)
@@ -235,7 +233,7 @@ def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]
-    graphs = [captured(backend, dummy, nodes, 0)[0] for _ in range(8)]
+    graphs = [captured(backend, dummy, nodes)[0] for _ in range(8)]
     torch.cuda.synchronize()
     held = free - torch.cuda.mem_get_info()[0]
     for graph in graphs:

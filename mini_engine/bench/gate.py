@@ -195,10 +195,7 @@ def errors(truth: Tensor, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 def excess(ours: np.ndarray, theirs: np.ndarray) -> Excess:
     """From the errors of the variant and of plain bf16, position by position."""
-    return Excess(float(ours.mean()), float(theirs.mean()), upper_bound(ours - theirs))
-
-
-def upper_bound(differences: np.ndarray, seed: int = 0) -> float:
-    """The upper 95% bound of their mean (one-sided bootstrap)."""
-    picks = np.random.default_rng(seed).integers(0, len(differences), (RESAMPLES, len(differences)))
-    return float(np.percentile(differences[picks].mean(axis=1), 95))
+    differences, draws = ours - theirs, np.random.default_rng(0)
+    picks = draws.integers(0, len(differences), (RESAMPLES, len(differences)))
+    upper = float(np.percentile(differences[picks].mean(axis=1), 95))  # one-sided bootstrap
+    return Excess(float(ours.mean()), float(theirs.mean()), upper)

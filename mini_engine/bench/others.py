@@ -64,7 +64,6 @@ class Job:
     tokens: int  # new tokens of each request, the prompt's own among them
     laps: int  # batches that count, after one that does not
     vocab: int
-    memory: float  # of the GPU, for weights and cache
 
     @property
     def eager(self) -> bool:
@@ -99,7 +98,7 @@ def job_for(model: str, batch: int, context: int, steps: int, laps: int, vocab: 
     """Enough new tokens of each request that the first one still decodes for so many steps when
     the last one's prompt is done."""
     tokens = 1 + steps + batch * context // BUDGET
-    return Job(OURS, model, batch, context, tokens, laps, vocab, MEMORY)
+    return Job(OURS, model, batch, context, tokens, laps, vocab)
 
 
 def compare(
@@ -134,12 +133,12 @@ def compare(
 def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
     """Share of the first COMPARED tokens of each request up to which both wrote the same. After the
     first difference two right engines write different texts, so what follows is not compared."""
-    pairs = [
-        list(zip(one, other, strict=False))[:COMPARED]
-        for one, other in zip(ours, theirs, strict=False)
-    ]
-    same = [len(list(takewhile(lambda pair: pair[0] == pair[1], each))) for each in pairs]
-    return sum(same) / (sum(map(len, pairs)) or 1)
+    same = compared = 0
+    for one, other in zip(ours, theirs, strict=False):
+        pairs = list(zip(one, other, strict=False))[:COMPARED]
+        same += len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        compared += len(pairs)
+    return same / max(1, compared)
 
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
@@ -293,15 +292,10 @@ class Vllm:
         vllm = importlib.import_module("vllm")
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
         self.engine = vllm.LLM(
-            model=job.model,
-            skip_tokenizer_init=True,
-            dtype="bfloat16",
-            max_model_len=job.room,
-            max_num_seqs=job.batch,
-            gpu_memory_utilization=job.memory,
-            enable_prefix_caching=False,
-            enforce_eager=job.eager,
-        ).llm_engine
+            model=job.model, skip_tokenizer_init=True, dtype="bfloat16",
+            max_model_len=job.room, max_num_seqs=job.batch, enable_prefix_caching=False,
+            gpu_memory_utilization=MEMORY, enforce_eager=job.eager,
+        ).llm_engine  # fmt: skip
         self.params = vllm.SamplingParams(
             temperature=0.0, max_tokens=job.tokens, ignore_eos=True, detokenize=False,
             output_kind=kinds.DELTA,
@@ -326,16 +320,11 @@ class Sglang:
 
     def __init__(self, job: Job) -> None:
         self.engine = importlib.import_module("sglang").Engine(
-            model_path=job.model,
-            skip_tokenizer_init=True,
-            dtype="bfloat16",
-            context_length=job.room,
-            max_running_requests=job.batch,
-            mem_fraction_static=job.memory,
-            disable_radix_cache=True,
-            disable_cuda_graph=job.eager,
+            model_path=job.model, skip_tokenizer_init=True, dtype="bfloat16",
+            context_length=job.room, max_running_requests=job.batch, disable_radix_cache=True,
+            mem_fraction_static=MEMORY, disable_cuda_graph=job.eager,
             cuda_graph_max_bs_decode=job.batch,
-        )
+        )  # fmt: skip
         self.params = {"temperature": 0.0, "max_new_tokens": job.tokens, "ignore_eos": True}
 
     def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
@@ -360,12 +349,9 @@ class Nano:
             raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
         nano = importlib.import_module("nanovllm")
         self.llm = nano.LLM(
-            job.model,
-            max_model_len=job.room,
-            max_num_seqs=-(-job.batch // RUNG) * RUNG,
-            gpu_memory_utilization=job.memory,
-            enforce_eager=job.eager,
-        )
+            job.model, max_model_len=job.room, max_num_seqs=-(-job.batch // RUNG) * RUNG,
+            gpu_memory_utilization=MEMORY, enforce_eager=job.eager,
+        )  # fmt: skip
         self.params = nano.SamplingParams(
             temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
         )

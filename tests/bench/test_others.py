@@ -49,7 +49,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 def job(engine: str, model: str, **other: Any) -> Job:
     words = {"batch": BATCH, "context": CONTEXT, "tokens": TOKENS, "laps": LAPS, **other}
-    return Job(engine, model, vocab=256, memory=0.5, **words)
+    return Job(engine, model, vocab=256, **words)
 
 
 # ---------------------------------------------------------------- token times
