@@ -6,7 +6,6 @@ and what the same steps would take on another one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -48,13 +47,7 @@ def served() -> ServeReport:
     return replay(read_trace(SHIPPED_TRACE), COSTS, server.limits, server.dispatcher)
 
 
-def histogram(report: ServeReport, top: int) -> dict[int, int]:
-    """Rows of a step before padding -> steps, up to `top` rows."""
-    steps: Counter[int] = Counter()
-    for ran, (count, _) in report.ran.items():
-        if ran.rows <= top:
-            steps[ran.rows] += count
-    return dict(sorted(steps.items()))
+histogram = ServeReport.histogram  # of a report, up to so many rows
 
 
 def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:

@@ -105,7 +105,7 @@ class FusedModel(Model):
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(shape[0], 1, device=device)
 
-    def kernels_of(self, batch: int) -> Literal[9, 5]:
+    def kernels_of(self, batch: int) -> Literal[0, 5, 9]:
         """Kernels of a layer, in a decode step of so many requests."""
         return 9 if batch >= self.library_from else self.kernels_per_layer
 

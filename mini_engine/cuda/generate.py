@@ -118,10 +118,10 @@ def generate(
     weights = load_weights(config, folder, backend.device, dtype, quant)
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    drawn = sampling.temperature > 0
     runner = runner_of(
-        weights, limits, dispatcher, backend, kernels, tell, kv_dtype, sampling=drawn
-    )
+        weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
+        sampling=sampling.temperature > 0,
+    )  # fmt: skip
     report = runner.capture()
     for line in report.lines():
         tell(line)
@@ -134,7 +134,7 @@ def generate(
         str(backend.device),
         mode_of(dispatcher),
         kernels_of(runner.model, mode),
-        getattr(runner.model, "pdl", False),
+        runner.model.pdl,
         steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
@@ -219,9 +219,8 @@ def kernels_of(model: Model, mode: str) -> Kernels:
 
     Pieces are cut at attention, in the middle of a fused kernel: there the kernels are nine.
     """
-    count: Kernels = getattr(model, "kernels_per_layer", 0)
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
-    return 9 if count and pieces else count
+    return 9 if model.kernels_per_layer and pieces else model.kernels_per_layer
 
 
 def no_triton() -> str | None:

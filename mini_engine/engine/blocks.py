@@ -26,7 +26,7 @@ class OutOfBlocks(RuntimeError):
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
-    """Row of the KV cache that holds `position`."""
+    """Slot of the KV cache that holds `position`."""
     return block_table[position // block_size] * block_size + position % block_size
 
 

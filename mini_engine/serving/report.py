@@ -184,6 +184,14 @@ class ServeReport:
         """Where steps of this kind are counted."""
         return self.ran.setdefault(ran, [0, 0])
 
+    def histogram(self, top: int) -> dict[int, int]:
+        """Rows of a step before padding -> steps, up to `top` rows."""
+        steps: dict[int, int] = {}
+        for ran, (count, _) in self.ran.items():
+            if ran.rows <= top:
+                steps[ran.rows] = steps.get(ran.rows, 0) + count
+        return dict(sorted(steps.items()))
+
     def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int, free: int) -> None:
         """Steps of one kind, which took `us` and read `kv_tokens` in all; before anybody leaves,
         `free` blocks are left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.bars import LAUNCHES, RUNS
 from mini_engine.plots.canvas import canvas
+from mini_engine.plots.cell import LEFT, RIGHT, lanes_svg
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import ItlCurve, itl_curve
@@ -310,3 +312,16 @@ def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path)
     with pytest.raises(ValueError, match=r"a\.txt"):
         with canvas(tmp_path / "a.txt", (4, 3), title="a", caption="b"):
             raise AssertionError("drawn")
+
+
+def test_steps_of_a_notebook_stand_on_two_lanes_of_one_scale() -> None:
+    steps = {"slow <3": step(30.0), "fast": step(5.0)}
+    drawn = lanes_svg(steps)
+    wide = [float(box) for box in re.findall(r'class="idle"[^/]*? width="([\d.]+)"', drawn)]
+    longest, shortest = (max(e.end_us for e in events) - 7.0 for events in steps.values())
+    assert wide[0] == wide[1] == RIGHT - LEFT
+    assert wide[2] == pytest.approx(wide[0] * shortest / longest, abs=0.1)
+    assert "slow &lt;3" in drawn
+    assert drawn.count("40 launches") == 2
+    with pytest.raises(ValueError, match="no steps"):
+        lanes_svg({})

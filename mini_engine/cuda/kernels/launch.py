@@ -37,17 +37,26 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from mini_engine.cuda.interpreter import INTERPRETED, install_bf16_guard
-
 H200_SM_COUNT = 132
+INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
-if INTERPRETED:
-    install_bf16_guard()
+if INTERPRETED:  # Triton 3.6 takes no run-time bound in `range` under numpy 2.4 or newer
+    from triton.runtime import interpreter
+
+    _patched = interpreter._patch_lang_tensor
+
+    def _with_index(tensor: Any, *scope: Any) -> None:
+        _patched(tensor, *scope)
+        tensor.__index__ = lambda self: int(np.asarray(self.handle.data).item())
+
+    interpreter._patch_lang_tensor = _with_index
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import ledger
 from labs.measuring.kernel_timing import Case
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.interpreter import INTERPRETED
+from mini_engine.cuda.kernels.launch import INTERPRETED
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_parts
