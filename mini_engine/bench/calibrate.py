@@ -4,10 +4,9 @@ with its interval. `spec_fit.py` makes a card and a host of them; `op_on_cpu_us`
 The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
 dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
 
-What PDL (programmatic dependent launch) saves is measured with a real but small kernel, the RMSNorm
-of one row, in a chain in which each node reads what the last one wrote. Two graphs of it, without
-PDL and with it, are replayed in turns, each from an idle device until it is idle again: the next
-replay would begin inside the last one, and that overlap would count as saved.
+What PDL (programmatic dependent launch) saves is measured with the RMSNorm of one row, in a chain
+in which each node reads what the last one wrote. Two graphs of it, without PDL and with it, are
+replayed in turns, each from an idle device: inside the last replay, overlap would count as saved.
 """
 
 from __future__ import annotations
@@ -109,8 +108,8 @@ def _median(samples: Sequence[float] | np.ndarray) -> Figure:
 def decoder_op_us(
     backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
 ) -> Figure:
-    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. Two
-    layers with qk-norm, so small that no kernel outlasts its launch: the CPU never waits."""
+    """CPU time of an eager op: the step of a decoder of two layers, so small that no kernel
+    outlasts its launch, divided by its ops."""
     config = replace(
         named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
         num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
@@ -199,8 +198,8 @@ def node_us(
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
-    """µs a node without PDL, with it, and what it saves; None and one line why, where it cannot be
-    measured. Give so many `nodes` that launching the graph does not count."""
+    """µs a node without PDL, with it, and what it saves, or None and why. Give so many `nodes` that
+    launching the graph does not count."""
     names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
     if reason := no_kernels(backend) or no_pdl(backend):
         return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}

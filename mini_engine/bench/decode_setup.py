@@ -48,19 +48,15 @@ class Variant:
 
     def place(self, tokens: Tensor, context: int) -> None:
         """The next step is fed tokens (batch,) int32, the last of `context` in each request."""
-        raise NotImplementedError
 
     def rewind(self) -> None:
         self.place(self.setup.first_tokens, self.setup.context)
 
     def step(self) -> None:
         """Queue the next step; its input is the last one's output."""
-        raise NotImplementedError
 
     def feed(self, tokens: Tensor) -> None:
-        """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
-        call is one step."""
-        raise NotImplementedError
+        """Teacher forcing, where a call is a step: the next one is fed these."""
 
     def release(self) -> None:
         """Give graphs and memory back."""
@@ -179,9 +175,7 @@ def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
 
 
 def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
-    """The setup with the plain model in a format: "int8" or "int4" for the weights, "kv8" for a KV
-    cache in fp8. The plain model writes out a quantised weight for each product, and widens what it
-    reads from the cache."""
+    """The setup with weights in "int8" or "int4", or with a KV cache in fp8 ("kv8")."""
     weights, cache = setup.model.weights, setup.model.cache
     if name == KV8:
         scale = scale_for(LARGEST)
@@ -192,5 +186,5 @@ def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
 
 
 def stored_in(config: ModelConfig, name: str | None) -> Stored:
-    """The bytes of that format, for the simulator; those of the model as it is for None."""
+    """The bytes of that format, or for None those of the model as it is."""
     return stored_as(config, kv_dtype="fp8") if name == KV8 else stored_as(config, name)

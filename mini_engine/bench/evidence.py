@@ -93,11 +93,9 @@ def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
     """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
     same kind, on equal cards, with the same versions and code. Drivers may differ."""
     for name in MACHINE:
-        before, now = getattr(old, name), getattr(new, name)
-        if before != now:
-            raise ValueError(
-                f"{path}: measured with {name} {before!r}, this is {now!r}: write to another file"
-            )
+        before, now = f"{name} {getattr(old, name)!r}", repr(getattr(new, name))
+        if before != f"{name} {now}":
+            raise ValueError(f"{path}: measured with {before}, this is {now}: use another file")
 
 
 def as_written(value: Any) -> Any:
@@ -151,10 +149,10 @@ def _commit(folder: Path = Path(__file__).parent) -> str:
         code = ["--", ":(top)", ":(top,exclude)course/measurements"]
         changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
         return commit + ("+" if changed else "")
-    told = os.environ.get(COMMIT, "").strip()
-    if told and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
+    told = os.environ.get(COMMIT) or UNKNOWN
+    if told != UNKNOWN and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
         raise ValueError(f"{COMMIT}={told}: expected what `git rev-parse --short HEAD` prints")
-    return told or UNKNOWN
+    return told
 
 
 def _output(words: list[str]) -> str:

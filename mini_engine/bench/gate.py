@@ -18,9 +18,8 @@ passes when
    variant - plain is no more than MARGIN of plain bf16's own mean error.
 
 Without a margin, of variants that are as good and only round in another order, one in twenty would
-pass each of the four tests. `tests/bench/test_gate.py` says why it is this one, and asserts
-what it lets through and stops. A fault that moves the logits by less than bf16's own rounding
-passes, by design: nobody could measure it.
+pass each of the four tests. `tests/bench/test_gate.py` says why it is this one. A fault that moves
+the logits by less than bf16's own rounding passes, by design: nobody could measure it.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Gate:
     def __init__(
         self, setup: DecodeSetup, plain: Variant, reference: Variant, most_steps: int = STEPS[1]
     ) -> None:
-        """`plain` decodes on `setup`, `reference` on its float32 twin; both are prepared."""
+        """`plain` decodes on `setup`, `reference` on its float32 twin."""
         self.setup, self.plain, self.reference = setup, plain, reference
         self.steps = min(most_steps, steps_of(setup.batch))
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size

@@ -95,8 +95,7 @@ class EngineRow:
 
 
 def job_for(model: str, batch: int, context: int, steps: int, laps: int, vocab: int) -> Job:
-    """Enough new tokens of each request that the first one still decodes for so many steps when
-    the last one's prompt is done."""
+    """The first request still decodes for so many steps when the last one's prompt is done."""
     tokens = 1 + steps + batch * context // BUDGET
     return Job(OURS, model, batch, context, tokens, laps, vocab)
 

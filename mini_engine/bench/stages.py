@@ -133,8 +133,7 @@ def run(
 
 
 def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[str, Outcome]:
-    """By stage, {} where no run has begun. ValueError names the file and what is wrong with it,
-    also where it was begun on another machine than this."""
+    """By stage, {} where no run has begun. ValueError for a run of another machine."""
     path = folder / STATE
     if not path.exists():
         return {}
@@ -145,8 +144,7 @@ def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[s
 
 
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
-    """(status, note). A command that fails does not keep the next one from running; it and its
-    children end with this call."""
+    """(status, note). A command that fails does not keep the next one from running."""
     ends, failed = time.monotonic() + seconds, ""
     told = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     with (folder / f"{stage.name}.txt").open("a", encoding="utf-8") as log:

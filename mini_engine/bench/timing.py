@@ -29,17 +29,13 @@ class Lap:
 
 
 class Runnable(Protocol):
-    """What can be timed."""
+    """What can be timed: `rewind` goes back to the start, so that every lap does the same, and
+    `step` queues the next `steps_a_call` decode steps, each fed by the one before."""
 
-    steps_a_call: int  # decode steps that one call of `step` queues
+    steps_a_call: int
 
-    def rewind(self) -> None:
-        """Back to the start, so that every lap does the same."""
-        ...
-
-    def step(self) -> None:
-        """Queue the next step; its input is the last one's output."""
-        ...
+    def rewind(self) -> None: ...
+    def step(self) -> None: ...
 
 
 def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
@@ -81,10 +77,8 @@ def paired_laps(
 
 
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
-    """one other, other one, one other ...: `rounds` of each, and each comes first equally often.
-
-    So an even drift weighs on both the same. Raises ValueError for an odd number of rounds, or
-    none.
+    """one other, other one, one other ...: `rounds` of each, and each comes first equally often, so
+    an even drift weighs on both the same. Raises ValueError for an odd number of rounds, or none.
     """
     if rounds < 2 or rounds % 2:
         raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")

@@ -6,8 +6,7 @@
     for _ in range(32):
         variant.step()                  # the sampled token is fed back on the device
 
-Our own: the plain model eager, in graphs, in pieces, compiled; the Triton kernels in one graph; and
-transformers. A new variant is one entry in `VARIANTS`. Those that a run is asked for are its arms.
+A new variant is one entry in `VARIANTS`. Those that a run is asked for are its arms.
 """
 
 from __future__ import annotations
@@ -144,9 +143,8 @@ class OursCompiled(OursEager):
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
 
-        Addresses are marked as static. Otherwise Inductor expects weights, cache and inputs to
-        move: it copies them in before each replay, and makes no graph that writes to them
-        (torch/_inductor/cudagraph_utils.py, check_for_mutation).
+        Without static addresses Inductor copies weights, cache and inputs before each replay, and
+        makes no graph that writes to them (torch/_inductor/cudagraph_utils.py, check_for_mutation).
         """
         model, weights, cache = self.model, self.model.weights, self.model.cache
         layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
@@ -211,11 +209,8 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
-
-        The cache is filled first: that marks its addresses as static, without which there are no
-        CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
-        """
+        """As `OursCompiled`. The cache is filled first: that marks its addresses as static
+        (transformers/cache_utils.py, StaticLayer.lazy_initialization)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):

@@ -19,7 +19,7 @@ from mini_engine.files import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser; its errors are ValueErrors and name the nearest option or choice."""
+    """argparse's parser; its errors are ValueErrors, which name the nearest option."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -34,13 +34,6 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(left[0].partition("=")[0], known)
             self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
         return found, left
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            error.message += did_you_mean(str(value), map(str, action.choices or ()))
-            raise
 
 
 class Screen(Console):
