@@ -99,6 +99,11 @@ class BlockPool:
             )
         self._free.extend(self._tables.pop(request_id))
 
+    def forget(self, request_id: str) -> None:
+        """The same for a request that may hold none."""
+        if self.block_table(request_id):
+            self.free(request_id)
+
     def block_table(self, request_id: str) -> tuple[int, ...]:
         """Blocks of the request in order of position; empty if it holds none."""
         return self._tables.get(request_id, ())

@@ -120,6 +120,11 @@ class Engine:
         self.scheduler.submit(request)
         self._times[request.request_id] = []
 
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request between two steps; False where it has ended."""
+        self._times.pop(request_id, None)
+        return self.scheduler.cancel(request_id) is not None
+
     def step(self) -> StepRecord | None:
         """Run one batch; None when no request is waiting or running."""
         batch = self.scheduler.step()

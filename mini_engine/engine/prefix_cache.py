@@ -183,6 +183,10 @@ class SharingPool(BlockPool):
         super().free(request_id)
         self._sharers.pop(request_id, None)
 
+    def forget(self, request_id: str) -> None:
+        super().forget(request_id)
+        self._sharers.pop(request_id, None)  # of one that waits
+
     def _found(self, request_id: str) -> tuple[int, ...]:
         sharer = self._sharers.get(request_id)
         return sharer.found if sharer else ()

@@ -77,6 +77,18 @@ class Scheduler:
             request = replace(request, max_new_tokens=room)
         self.waiting.append(RequestState(request))
 
+    def cancel(self, request_id: str) -> RequestState | None:
+        """Forget a request between two steps: its blocks are free for the next. Returns its state;
+        None where no request of this id is waiting or running."""
+        for line in (self.running, self.waiting):
+            for state in line:
+                if state.request.request_id == request_id:
+                    line.remove(state)
+                    self._ids.remove(request_id)
+                    self.pool.forget(request_id)
+                    return state
+        return None
+
     def step(self) -> ScheduledBatch | None:
         """Choose the next batch; None if nothing is left to do."""
         scheduled: list[ScheduledRequest] = []
