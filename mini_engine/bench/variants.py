@@ -95,11 +95,6 @@ class OursGraph(_Captured):
     def step(self) -> None:
         self.graphs.replay(self.setup.batch)
 
-    def feed(self, tokens: Tensor) -> None:
-        if self.steps_a_call > 1:
-            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
-        super().feed(tokens)
-
     def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
         """Keeps the logits of every step for the gate: they are computed anyway."""
         self.outputs = [self._decode() for _ in range(self.steps_a_call)]
