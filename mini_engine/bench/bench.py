@@ -129,17 +129,16 @@ class Bench:
             theirs, ours = (tuple(lap.event_us for lap in one) for one in laps)
             variant.rewind()
             itl = median_interval(ours)
-            # every decode step has to read all weights and all keys and values, once
             stored = setups.stored_in(setup.model.config, kind.few_bits)
-            cached = stored.kv_bytes_per_token(setup.model.config) * setup.batch * setup.context
-            gb_s = (stored.read + cached) / itl.median / 1e3
+            moved = stored.must_read(setup.batch * setup.context)
+            gb_s = moved / itl.median / 1e3
             return replace(
                 row,
                 status=MEASURED,
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
                 prepare_s=prepare_s,
                 steps_a_call=variant.steps_a_call,
-                bytes_to_move=stored.read + cached,
+                bytes_to_move=moved,
                 predicted_us=predicted_of(variant, kind, setup, self.spec_for(kind.engine)),
                 itl_laps_us=ours,
                 anchor_laps_us=theirs,

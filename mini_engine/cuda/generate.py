@@ -45,7 +45,7 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.storage import stored_as
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
@@ -256,7 +256,7 @@ def limits_that_fit(
         raise ValueError(reason)
     free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
     in_cache = stored if kv_dtype == "auto" else kv_dtype
-    block = limits.block_size * kv_bytes_per_token(config, in_cache)
+    block = limits.block_size * stored_as(config, kv_dtype=in_cache).kv_bytes_per_token
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

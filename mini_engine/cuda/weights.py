@@ -35,7 +35,7 @@ from mini_engine.model.checkpoint import (
     tensor_shapes,
 )
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.step.capacity import weight_bytes
+from mini_engine.step.storage import stored_as
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 MATRICES = ("qkv", "o", "gate_up", "down")
@@ -139,10 +139,10 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
     is quantised: beside them stands that matrix, plain."""
     if quant is None:
-        return weight_bytes(config, stored)
+        return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
     beside = 0 if config.quantization else 2 * config.intermediate_size * config.hidden_size
-    return weight_bytes(plain, quant) + beside * plain.dtype_bytes
+    return stored_as(plain, quant).held + beside * plain.dtype_bytes
 
 
 def no_room(

@@ -155,7 +155,7 @@ def size_server(
     costs = LadderCosts(config, spec, mode, max_num_seqs, stored=stored).of(capture_sizes)
     used = spec.reserved_bytes + stored.held + costs.memory_bytes
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
-    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token(config)
+    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token
     num_blocks = left // block_bytes
     if num_blocks < MIN_BLOCKS:
         raise ValueError(

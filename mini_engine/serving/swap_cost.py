@@ -36,7 +36,7 @@ class SwapCost:
     @property
     def block_bytes(self) -> int:
         """K and V of a block, of all layers."""
-        return self.block_size * self.steps.stored.kv_bytes_per_token(self.steps.config)
+        return self.block_size * self.steps.stored.kv_bytes_per_token
 
     def copy_us(self, blocks: int) -> float:
         """So many blocks, one way."""

@@ -30,8 +30,8 @@ from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, load_weights
-from mini_engine.step.capacity import weight_bytes
 from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.storage import stored_as
 
 LARGE = 2**30  # bytes: a smaller model is there at once
 
@@ -92,7 +92,7 @@ def generate(
     limits = with_blocks_for(limits, requests)
     # Tables of RoPE for no more positions than can occur.
     config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    if (held := weight_bytes(replace(config, dtype="float32"), "fp32")) >= LARGE:
+    if (held := stored_as(replace(config, dtype="float32"), "fp32").held) >= LARGE:
         tell(f"{config.name} takes {held / 1e9:,.1f} GB of memory for its weights in float32")
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
