@@ -1,9 +1,8 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
-steps are our kernels': five a layer, with programmatic dependent launch where the card has it.
-Where something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and
-one line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Where
+something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
+line says so.
 """
 
 from __future__ import annotations
@@ -91,12 +90,9 @@ def generate(
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
-    the first prompt's; `requests_for` says what the seeds of the others are.
-
-    `tell` is given a line where this machine has less than a GPU with bf16 and enough memory, than
-    `kernels` a layer (0: the plain model), or than so many steps a replay. kv_dtype: "fp8", or
-    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
-    they are read.
+    the first prompt's; `requests_for` says what the seeds of the others are. `tell` is given a line
+    for each thing that this machine has less of than was asked for. kernels: of a layer, 0 for the
+    plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.

@@ -104,7 +104,7 @@ class Model:
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
         """How this model attends in a step that runs eagerly, or between the pieces of a graph."""
-        return HostAttention.of(batch, self.cache.block_size)
+        return HostAttention(batch.query_lens, batch.context_lens, self.cache.block_size)
 
     def captured_attention(self, max_blocks: int) -> Attention:
         """How it attends inside a graph that takes any mix of prompts and decodes."""

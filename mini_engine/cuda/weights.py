@@ -3,10 +3,9 @@
 In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
-Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
-memory holds the model and never more than one tensor beside it. With `quant` ("int8", "int4") the
-matrices of the layers are quantised, each as soon as it is whole; embedding and head stay plain. A
-checkpoint of AWQ or GPTQ is quantised already (quantized_checkpoint.py).
+Every merged matrix is allocated once, and each stored tensor is copied straight to its rows. With
+`quant` ("int8", "int4") the matrices of the layers are quantised, each as soon as it is whole;
+embedding and head stay plain. AWQ and GPTQ are quantised already (quantized_checkpoint.py).
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ def load_weights(
         return _assemble(config, device, dtype, fill, quant)
     if quant:
         raise ValueError(
-            f"{folder}: its weights are {kind.quant_method} of 4 bits already: leave out --quant "
-            f"{quant}"
+            f"{folder}: {kind.quant_method} of 4 bits already: leave out --quant {quant}"
         )
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
     for name, tensor in tensors.items():
@@ -120,11 +118,8 @@ def load_weights(
 def random_weights(
     config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Weights:
-    """Weights of the model's true size, for benchmarks without a download.
-
-    Scaled so that hidden states and logits stay near 1 at any width. The same seed gives the same
-    weights on the same kind of device.
-    """
+    """Weights of the model's true size, for benchmarks without a download: hidden states and logits
+    stay near 1 at any width. One seed gives the same weights on the same kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
     shapes = tensor_shapes(config)
 

@@ -30,7 +30,7 @@ import triton
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gate_up_kernel,
@@ -207,8 +207,7 @@ def _check(
         check_shape("weight", weight.packed, (len(weight.packed), words))
     check_shape("x", x, (tokens, width))
     check_shape("out", out, (tokens, num_rows))
-    for name, vector, size in (("norm_weight", norm_weight, width), ("bias", bias, num_rows)):
-        if vector is not None:
-            check_shape(name, vector, (size,))
+    check_vectors(width, norm_weight=norm_weight)
+    check_vectors(num_rows, bias=bias)
     if tokens > most:
         raise ValueError(f"{tokens} tokens > {most}: use library_linear")
