@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from labs.lab07b_static_cache.masked_rows import masked_columns
 from labs.lab07b_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -20,7 +21,6 @@ from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, PALE, PREDICTED, 
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.step_model import StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16
@@ -71,8 +71,8 @@ def static_cache(path: Path) -> None:
         f"pages are {lost:.0f} times faster than a static cache in graphs",
         caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests of "
         f"{SHIPPED_TRACE.name}, all there at the start; captures are not counted. Static: a batch "
-        f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a request "
-        "joins and leaves at any step.",
+        f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a "
+        "request joins and leaves at any step.",
     ) as figure:
         left, right = figure.subplots(2, 1)
         _throughput(left, speeds)

@@ -192,9 +192,8 @@ def verdict_on(
 
 def must_move_bytes(setup: DecodeSetup, kind: VariantKind) -> int:
     """What every decode step has to read: all weights and all keys and values, once."""
-    config = setup.model.config
-    stored = stored_in(config, kind.few_bits)
-    return stored.read + setup.batch * setup.context * stored.kv_bytes_per_token(config)
+    stored = stored_in(setup.model.config, kind.few_bits)
+    return stored.must_read(setup.batch * setup.context)
 
 
 def predicted_of(

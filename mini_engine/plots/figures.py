@@ -49,9 +49,10 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
     if not curve.points:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
+    spec = curve.spec
     caption = (
-        f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, host {curve.host}, engine "
-        f"{curve.engine}, op list {curve.ops}, {curve.context:,} tokens of context each. Graphs "
+        f"{PREDICTED}: decode steps of {curve.shape} on {spec.name}, host {spec.host}, engine "
+        f"{spec.engine}, op list {spec.ops}, {curve.context:,} tokens of context each. Graphs "
         f"run padded, at the next of {len(curve.ladder)} rungs; above {curve.ladder.top}, eager."
     )
     batches = [point.batch for point in curve.points]

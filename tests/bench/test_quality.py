@@ -28,7 +28,7 @@ from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.model.tokenizer import Tokenizer  # noqa: E402
-from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes  # noqa: E402
+from mini_engine.step.storage import stored_as  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 
 # Frozen before the first measurement on a GPU, from the arithmetic of rounding and not from a run.
@@ -142,14 +142,14 @@ def test_an_arm_is_held_against_the_bytes_of_its_own_weights(quant: str) -> None
     config = setup.model.config
     ops = VARIANTS[f"graph-5-{quant}"].make(setup).ops()
     plain = VARIANTS["graph-5"].make(setup).ops()
-    saved = weight_bytes(config) - weight_bytes(config, quant)
+    saved = stored_as(config).held - stored_as(config, quant).held
     assert sum(op.bytes for op in plain) - sum(op.bytes for op in ops) == pytest.approx(saved)
     assert [op.bytes for op in plain if op.kind == "attention"] == [
         op.bytes for op in ops if op.kind == "attention"
     ]
-    cached = 2 * 40 * kv_bytes_per_token(config)
+    cached = 2 * 40 * stored_as(config).kv_bytes_per_token
     moved = bench.must_move_bytes(setup, VARIANTS[f"graph-5-{quant}"])
-    assert moved == weight_bytes(config, quant) + cached
+    assert moved == stored_as(config, quant).held + cached
 
 
 def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(

@@ -374,7 +374,7 @@ def test_a_point_under_the_roof_is_what_its_kernels_move_and_compute(
         stored, n = stored_as(config, ("bf16", "int4")[bits]), BATCHES[batch]
         ops = step_ops(config, StepShape.decode(n, CONTEXT), "fused9", stored)
         flops, moved = sum(op.flops for op in ops), sum(op.bytes for op in ops)
-        held = stored.held + n * CONTEXT * stored.kv_bytes_per_token(config)
+        held = stored.held + n * CONTEXT * stored.kv_bytes_per_token
         told = widget.evaluate("el => ({...el.dataset})")
         assert float(told["intensity"]) == pytest.approx(flops / moved, rel=1e-3)
         assert float(told["held"]) == pytest.approx(held / 2**30, abs=0.01)

@@ -20,7 +20,7 @@ from mini_engine.cli import main
 from mini_engine.cli.options import backend_of
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes
+from mini_engine.step.storage import stored_as
 
 torch = pytest.importorskip("torch")
 
@@ -152,7 +152,7 @@ def test_weights_that_do_not_fit_are_told_in_bytes_with_a_shape_that_would(
 ) -> None:
     backend, large = pretend(*A100, free=8_000_000_000), named_shape("qwen3-4b")
     assert no_room(large, backend, "bf16") == (
-        f"qwen3-4b needs {weight_bytes(large):,} bytes for its weights (bf16) and the GPU has "
+        f"qwen3-4b needs {stored_as(large).held:,} bytes for its weights (bf16) and the GPU has "
         "8,000,000,000 free: qwen2.5-3b would fit"
     )
     assert no_room(named_shape("qwen3-1.7b"), backend, "bf16") is None
@@ -167,7 +167,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
     written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = ModelConfig.from_folder(SHIPPED)
-    weights, block = weight_bytes(config), 16 * kv_bytes_per_token(config)
+    weights, block = stored_as(config).held, 16 * stored_as(config).kv_bytes_per_token
     pretend(*A100, free=int((weights + 2 * block) / 0.9) + 10)
     told = generated(capsys, "--prompt", "Return the")  # one after the other
     assert [len(row["tokens"]) for row in told["prompts"]] == 2 * [len(written)]

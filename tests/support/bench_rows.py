@@ -11,10 +11,10 @@ from mini_engine.bench.evidence import EMULATED_GPU, Measurement
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import MEASURED, Row, six
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
+from mini_engine.step.storage import stored_as
 
 COPY_GB_S = 4300.0
 InFile = dict[str, Any]  # a row as the file has it
@@ -51,7 +51,7 @@ def made_up_row(
     if variant == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
         same = step_time(ops, on_device, "full").itl_us
         centre_us = max(centre_us, 1.005 * same * LAWS["ours-graph"][2])
-    moved = read_bytes(config) + batch * context * kv_bytes_per_token(config)
+    moved = stored_as(config).read + batch * context * stored_as(config).kv_bytes_per_token
     rng = np.random.default_rng([batch, context, sorted(LAWS).index(variant)])
     centre = centre_us * (1 + 0.002 * rng.standard_normal())
     laps = tuple(six(us) for us in centre * (1 + 0.004 * rng.standard_normal(8)))

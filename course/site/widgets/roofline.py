@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import GIB, kv_bytes_per_token
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.storage import stored_as
@@ -25,7 +24,7 @@ def roofline() -> dict[str, Any]:
         "models": list(MODELS), "bits": list(QUANTS), "batches": BATCHES,
         "cards": [
             {
-                "name": name, "gib": round(spec.vram_bytes / GIB),
+                "name": name, "gib": round(spec.vram_bytes / 2**30),
                 "gb_s": spec.copy_bandwidth_gb_s, "tflops": spec.peak_tflops,
             }
             for name, spec in cards.items()
@@ -45,11 +44,11 @@ def steps(model: str, bits: int) -> dict[str, Any]:
         gb_s, tflops = spec.copy_bandwidth_gb_s, spec.peak_tflops
         return sum(max(op.bytes / gb_s / 1e3, op.flops / tflops / 1e6) for op in ops[batch])
 
-    cache = kv_bytes_per_token(config) * CONTEXT / GIB
+    cache = stored.kv_bytes_per_token * CONTEXT / 2**30
     return {
         "gflop": [round(sum(op.flops for op in ops[n]) / 1e9, 4) for n in BATCHES],
         "mb": [round(sum(op.bytes for op in ops[n]) / 1e6, 3) for n in BATCHES],
         "us": [[round(best_us(spec, n), 2) for n in BATCHES] for spec in map(load_spec, CARDS)],
-        "weights_gib": round(stored.held / GIB, 3),
+        "weights_gib": round(stored.held / 2**30, 3),
         "cache_gib": [round(n * cache, 3) for n in BATCHES],
     }
