@@ -51,8 +51,6 @@ COLUMNS: Columns = {
     "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "cap-\nture s": "{0[capture_us]:s}",
     "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
-
-
 SHARED = "prompt shape spec batch"
 OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}
 

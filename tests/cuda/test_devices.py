@@ -24,7 +24,6 @@ from mini_engine.step.storage import stored_as
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.bench import calibrate  # noqa: E402
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
@@ -236,9 +235,3 @@ def test_a_shape_too_large_for_the_benchmark_is_told_variant_by_variant_and_the_
     assert large["reason"].endswith("4,000,000,000 free: qwen3-0.6b would fit")
     assert large["reason"].startswith("qwen3-1.7b needs 10,")
     assert tiny["status"] == "measured"
-
-
-def test_a_gpu_that_is_full_is_not_calibrated(pretend: PretendGpu) -> None:
-    assert calibrate.sizes_for(pretend(*A100)) == calibrate.ON_A_GPU
-    with pytest.raises(ValueError, match="500,000,000 bytes of the GPU are free"):
-        calibrate.sizes_for(pretend(*A100, free=500_000_000))
