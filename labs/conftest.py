@@ -1,6 +1,6 @@
 """Lets plain pytest run a lab: `pytest labs/lab05_capture_replay`.
 
-`python -m labs check` explains more; use pytest for its own options (`-x`, `--pdb`, `-k`).
+`./lab check` explains more; use pytest for its own options (`-x`, `--pdb`, `-k`).
 LAB_IMPL says whose code is tested: `mine` (default), `reference` or `wrong/NAME`. Run one lab at a
 time, because labs put different files in the place of the same modules.
 """

@@ -69,7 +69,7 @@ WAYS = (
 
 def main(words: Sequence[str]) -> int:
     """The command. Exit code 0, measured or not."""
-    parser = argparse.ArgumentParser(prog="python -m labs measure 15b")
+    parser = argparse.ArgumentParser(prog="./lab measure 15b")
     parser.add_argument("--predict", type=float, metavar="MS", help=f"a token by {ONE_GRAPH}")
     parser.add_argument("--spec", default="h200", help="the card to predict for (default: h200)")
     parser.add_argument(

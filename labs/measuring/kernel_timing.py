@@ -55,7 +55,7 @@ class Case:
 
 def main(lab: str, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequence[str]) -> int:
     """The command. `cases` lists the cases for a spec; `--predict` is about the first one."""
-    parser = argparse.ArgumentParser(prog=f"python -m labs measure {lab}")
+    parser = argparse.ArgumentParser(prog=f"./lab measure {lab}")
     parser.add_argument(
         "--predict", type=float, metavar="µs", help="your prediction for the first line"
     )

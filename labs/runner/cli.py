@@ -1,4 +1,4 @@
-"""The command line of the labs: `python -m labs COMMAND`.
+"""The command line of the labs: `./lab COMMAND`.
 
 In:  words. Out: text for people, or JSON with `--json`. The exit code is 0 if all is well, 1 if a
 lab does not pass yet, and 2 on bad input, with one line that says what to do.
@@ -21,14 +21,14 @@ HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test
 passes.
 
-  python -m labs                where you stand, and the next step
-  python -m labs start 5        cut the holes of lab 5 into a file of your own
-  python -m labs check          run the tests of the lab you are in
-  python -m labs hint           the next hint for the first open hole
-  python -m labs demo           the engine's demo with your solved files in its place
+  ./lab                where you stand, and the next step
+  ./lab start 5        cut the holes of lab 5 into a file of your own
+  ./lab check          run the tests of the lab you are in
+  ./lab hint           the next hint for the first open hole
+  ./lab demo           the engine's demo with your solved files in its place
 
 Your files are in labs/mine, which git ignores: pulling a newer version never touches them. When
-they no longer fit the engine, `python -m labs update` carries your code over.
+they no longer fit the engine, `./lab update` carries your code over.
 """
 
 
@@ -115,9 +115,7 @@ def _run(words: list[str]) -> int:
 def build_parser() -> Parser:
     """A subcommand for each row of `COMMANDS`."""
     parser = Parser(
-        prog="python -m labs",
-        description=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="./lab", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (told, arguments, run) in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""`labs demo`, `labs show`, `labs measure`: programs with the learner's files in place.
+"""`./lab demo`, `./lab show`, `./lab measure`: programs with the learner's files in place.
 
 In:  a command of `mini_engine`, or a lab's `show.py` or `measure.py`. Out: what it prints.
 

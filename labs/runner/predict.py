@@ -1,4 +1,4 @@
-"""`labs predict` and `labs ledger`: commit to an answer before a lab, see the key after it.
+"""`./lab predict` and `./lab ledger`: commit to an answer before a lab, see the key after it.
 
 A lab asks the questions of its `predict.toml`:
 

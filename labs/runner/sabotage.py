@@ -1,7 +1,7 @@
-"""`labs sabotage`: one small mistake in the learner's passing file, to be found by what it does.
+"""`./lab sabotage`: one small mistake in the learner's passing file, to be found by what it does.
 
 The mistake is a mutant (`mistakes/mutants.py`) that the lab's tests notice and that changes the
-lines that `labs show` prints.
+lines that `./lab show` prints.
 """
 
 from __future__ import annotations

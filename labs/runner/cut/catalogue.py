@@ -41,6 +41,7 @@ by their names and, as `also`, what stands beside them.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -246,7 +247,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
     files = {Path(path).name: path for path in sources}
     misconceptions = data.pop("misconception")
     return Lab(
-        number=folder.name[3:].partition("_")[0].lstrip("0"),
+        number=re.sub(r"^0+(?=\d)", "", folder.name[3:].partition("_")[0]),
         folder=folder,
         sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),

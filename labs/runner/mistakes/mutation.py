@@ -8,7 +8,7 @@ the lab's `equivalent.toml`:
 
     [[equivalent]]
     hole = "crossover"                # the function
-    change = "return max(1, …)  =>  return max(0, …)"     # as `labs mutate` prints it
+    change = "return max(1, …)  =>  return max(0, …)"     # as `./lab mutate` prints it
     reason = "why no test can see it"
 
 An entry that names no mutant, or one that dies, is an error: the code has changed since.

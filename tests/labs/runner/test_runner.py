@@ -40,7 +40,7 @@ def state(say: Say) -> str:
 def test_the_first_call_cuts_a_lab_and_names_the_commands_to_run(say: Say) -> None:
     code, said = say()
     assert code == 0
-    assert "python -m labs check" in said
+    assert "./lab check" in said
     assert said.index("labs predict 4") < said.index(LAB.chapter)
     assert mine().exists()
     assert "0 of" in say()[1]
@@ -270,7 +270,7 @@ def test_a_python_without_the_packages_says_what_to_type() -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert ".venv/bin/python -m labs hint 7" in done.stderr
+    assert "./lab hint 7" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

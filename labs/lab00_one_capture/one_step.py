@@ -1,0 +1,60 @@
+"""A decode step of Qwen3-0.6B on a simulated GPU: launched piece by piece, or out of a recording.
+
+In:  a device that counts costs, and a function that launches a step. Out: the step's events on two
+lanes, CPU and GPU. The hole is `record`; `played` and `launches_of_a_token` are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mini_engine.model.config import named_shape
+from mini_engine.sim.capture import Graph
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.trace import TraceEvent
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import around, issue_live_us
+
+Step = Callable[[], None]
+
+
+def launches_of_a_token(device: Device) -> tuple[Step, Step]:
+    """What vLLM launches for a token, as two functions: the model, and the choice of the token,
+    which PyTorch launches behind it, with a graph or without one. Each call launches anew."""
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), device.spec.ops)
+
+    def launch(by_torch: bool) -> None:
+        for op in ops:
+            if (op.by == "torch") is by_torch:
+                with device.live(issue_live_us(device.spec, "eager", op.by)):
+                    device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
+
+    return partial(launch, False), partial(launch, True)
+
+
+def record(device: Device, step: Step) -> Graph:
+    """Record all launches of `step` into one graph, and run none of them. Returns the graph.
+
+    `with device.capture() as graph:` records what is launched in its body. `graph.replay()` runs
+    the recording with one launch, later, as often as somebody wants a token.
+    """
+    with device.capture() as graph:
+        step()
+    return graph
+
+
+def played(device: Device, model: Step, choice: Step) -> list[TraceEvent]:
+    """One token: the engine prepares it, copies the inputs, has `model` and `choice` launched, and
+    waits. `model` is a function that launches, or the replay of a graph."""
+    before_us, beside_us = around(device.spec, 1)
+    device.synchronize()
+    with device.recorded() as events:
+        device.host_work("schedule and prepare", before_us)
+        device.copy_batch([])
+        model()
+        choice()
+        device.host_work("schedule the next step", beside_us)
+        device.synchronize()
+    return events
