@@ -10,6 +10,7 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
     without = "emulator"              # what stands in for a GPU: interpreter, emulator, logs
     minutes = 60
+    after = ["4"]                     # labs that come before it
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
@@ -53,6 +54,7 @@ from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
+PATH = ("0", "4", "5", "6", "7", "8", "15b")  # the short path; the others are branches of it
 NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"
 
@@ -107,6 +109,7 @@ class Lab:
     test_s: float = 8
     memory_gb: float = 4
     packages: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -255,6 +258,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
             Misconception(edits=edits(item.pop("edit")), **item) for item in misconceptions
         ),
         packages=tuple(data.pop("packages", ())),
+        after=tuple(data.pop("after", ())),
         **data,
     )
 

@@ -114,7 +114,7 @@ def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say: Say) -> None:
     old_home(lab, lab.reference(), passed=True)
     code, said = say()
     assert code == 0
-    assert "1 of 21" in said
+    assert "1 of 22" in said
     assert "./lab update 9b" in said
     shutil.rmtree(workspace.home() / lab.name)
     assert standing(say, lab)["state"] == "", "a lab whose folder was removed can be started anew"
