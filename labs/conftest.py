@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = Path(tempfile.mkdtemp(prefix="lab-"))
         files = {file: folder / file for file in lab.sources}
         for file, text in lab.texts(which).items():
-            files[file].write_text(text)
+            files[file].write_text(text, encoding="utf-8")
     sys.dont_write_bytecode = True
     substitute({lab.module(file): path for file, path in files.items()})
 

@@ -187,7 +187,7 @@ def test_the_commands_on_the_page_of_a_lab_run(
     monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
     commands = [c for f in fences((lab.folder / "README.md").read_text()) if f.info == "sh"
                 for c in f.commands]  # fmt: skip
-    assert any(f"labs start {lab.number}" in command for command in commands)
+    assert any(f"./lab start {lab.number}" in command for command in commands)
     for command in commands:
         done = run_command(command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -159,7 +159,7 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
             with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
                 written.append(json.loads(line))
         crash = Path(f"{events}.crash")
-        log = crash.read_text() if crash.exists() else ""
+        log = crash.read_text(encoding="utf-8") if crash.exists() else ""
     report = _report(lab, written, late, process.exitcode)
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])

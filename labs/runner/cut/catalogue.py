@@ -193,7 +193,9 @@ class Lab:
         return texts
 
     def _sources(self) -> dict[str, str]:
-        return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
+        return {
+            file: (ROOT / path).read_text(encoding="utf-8") for file, path in self.sources.items()
+        }
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind-input`, `second`: file name -> text."""
@@ -207,7 +209,7 @@ class Lab:
             return self.wrong(which.replace("_", "-"))
         if kind == "second":  # into the cut files: it has nothing of the engine's own way
             texts = self.cut()
-            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text())
+            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text(encoding="utf-8"))
             for file, written in answer.items():
                 also = written.pop("also", "")
                 bodies = {name: body.splitlines() for name, body in written.items()}
@@ -234,7 +236,7 @@ def read_lab(folder: Path) -> Lab:
     """Read `lab.toml`. A missing, misspelt or misplaced field raises ValueError that names it."""
     place = f"{folder.name}/lab.toml"
     try:
-        data = tomllib.loads((folder / "lab.toml").read_text())
+        data = tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))
         return _lab(folder, data)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{place}: {error}") from error

@@ -97,7 +97,7 @@ def fixed_sample(lab: Lab, count: int) -> list[LabMutant]:
 def equivalents(lab: Lab) -> set[tuple[str, str]]:
     """(function, change) of each entry. Raises ValueError for one without one of the fields."""
     path = lab.folder / "equivalent.toml"
-    entries = tomllib.loads(path.read_text())["equivalent"] if path.exists() else []
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"] if path.exists() else []
     for entry in entries:
         if set(entry) != {"hole", "change", "reason"} or len(entry["reason"]) < 20:
             raise ValueError(
