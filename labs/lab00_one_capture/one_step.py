@@ -40,9 +40,9 @@ def record(device: Device, step: Step) -> Graph:
     `with device.capture() as graph:` records what is launched in its body. `graph.replay()` runs
     the recording with one launch, later, as often as somebody wants a token.
     """
-    with device.capture() as graph:
+    with device.capture(name="one token") as recording:
         step()
-    return graph
+    return recording
 
 
 def played(device: Device, model: Step, choice: Step) -> list[TraceEvent]:

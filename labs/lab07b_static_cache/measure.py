@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
             parser.error(f"--predict {args.predict:g}: a time in ms is above zero")
         ledger.predict(LEDGER_LINE, args.predict, "ms")
     config, console, reason = named_shape(SHAPE), Console(highlight=False), why_not()
-    line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "7b", *words])
+    line = shlex.join(["./lab", "measure", "7b", *words])
     timed: dict[tuple[int, str], Interval] = {}
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")

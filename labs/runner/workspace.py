@@ -89,12 +89,12 @@ def read_progress() -> tuple[Progress, bool]:
         return Progress(), False
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        labs = {number: LabState(**state) for number, state in data["labs"].items()}
-        for state in labs.values():
+        known = {number: LabState(**state) for number, state in data["labs"].items()}
+        for state in known.values():
             for name, value in vars(LabState()).items():
                 if type(value) is not type(found := vars(state)[name]):
                     raise TypeError(f"{name} is {found!r}")
-        return Progress(labs, str(data["current"]), deepcopy(labs)), isinstance(
+        return Progress(known, str(data["current"]), deepcopy(known)), isinstance(
             data["current"], int
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -112,12 +112,12 @@ def save_progress(progress: Progress) -> None:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         there, of_before = read_progress()
-        labs = {} if of_before else there.labs
-        labs |= {n: s for n, s in progress.labs.items() if s != progress.read.get(n, LabState())}
-        touched = {n: asdict(state) for n, state in labs.items() if state != LabState()}
+        known = {} if of_before else there.labs
+        known |= {n: s for n, s in progress.labs.items() if s != progress.read.get(n, LabState())}
+        touched = {n: asdict(state) for n, state in known.items() if state != LabState()}
         text = json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n"
         write(home() / "progress.json", text)
-    progress.labs, progress.read = labs, deepcopy(labs)
+    progress.labs, progress.read = known, deepcopy(known)
 
 
 def write(path: Path, text: str) -> None:
