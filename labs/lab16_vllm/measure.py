@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
         if reason:
             without(setup, said, reason, load_spec(args.spec, args.host), console)
             return 0
-        line = shlex.join(["python", "-m", "labs", "measure", "16", *words])
+        line = shlex.join(["./lab", "measure", "16", *words])
         measurement = measured(setup, (args.spec, args.host), line, console)
     except (ValueError, OSError, subprocess.SubprocessError) as error:
         print(f"labs measure 16: {' '.join(str(error).split())}", file=sys.stderr)
