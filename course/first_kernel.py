@@ -22,7 +22,8 @@ from torch.nn.functional import gelu
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mini_engine.cuda.interpreter import INTERPRETED, install_bf16_guard
+from labs.support.interpreter import install_bf16_guard
+from mini_engine.cuda.kernels.launch import INTERPRETED
 
 
 @triton.jit

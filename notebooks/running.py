@@ -1,4 +1,5 @@
-"""Running a notebook without a browser: nbclient, in this environment, from the repository's root.
+"""Running a notebook without a browser: nbclient, in this environment, in an empty folder, where
+Python finds the engine and nothing else of the repository.
 
 `fresh` gives a notebook with new outputs, `save` writes it so that two runs of a notebook whose
 numbers do not vary give the same file. Cells tagged `varies` (timings) may say something else each
@@ -15,6 +16,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -24,6 +26,7 @@ from nbformat import NotebookNode
 from mini_engine.files import write_whole
 
 FOLDER = Path(__file__).parent
+ALONE = ("course", "labs", "notebooks", "tests")  # what an installed engine does not bring
 TIME_LIMIT_S = 60  # of a cell
 LOOK_S = 3  # so often the client looks for a reply that it was not woken for
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -71,20 +74,23 @@ class Client(NotebookClient):
 def fresh(path: Path) -> NotebookNode:
     """Run every cell. Raises `nbclient.exceptions.CellExecutionError`, or TimeoutError."""
     book = nbformat.read(path, as_version=4)
-    os.environ["PYTHONPATH"] = str(FOLDER.parent)  # of the kernel that is about to start
-    resources = {"metadata": {"path": str(FOLDER.parent)}}
-    client = Client(
-        book,
-        timeout=LOOK_S,
-        kernel_name="python3",
-        resources=resources,
-        coalesce_streams=True,  # as one text, however it arrived
-    )
-    try:
-        client.execute()
-    except KeyboardInterrupt:
-        client.shutdown_kernel = "immediate"  # or it tells at length that nobody listens
-        raise
+    with TemporaryDirectory() as here, TemporaryDirectory() as packages:
+        for name in ALONE:
+            (Path(packages) / f"{name}.py").write_text(f"raise ImportError('{name}: no package')")
+        (Path(packages) / "mini_engine").symlink_to(FOLDER.parent / "mini_engine")
+        os.environ["PYTHONPATH"] = packages  # of the kernel that is about to start
+        client = Client(
+            book,
+            timeout=LOOK_S,
+            kernel_name="python3",
+            resources={"metadata": {"path": here}},
+            coalesce_streams=True,  # as one text, however it arrived
+        )
+        try:
+            client.execute()
+        except KeyboardInterrupt:
+            client.shutdown_kernel = "immediate"  # or it tells at length that nobody listens
+            raise
     return book
 
 
@@ -113,7 +119,7 @@ def drawn(book: NotebookNode) -> Iterator[tuple[int, bytes]]:
 
 
 def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
-    """(cell, what it printed or showed as text) of every code cell that does not vary."""
+    """(cell, what it printed, drew as SVG or showed as text) of code cells that do not vary."""
     for index, cell in enumerate(book.cells):
         if cell.cell_type != "code" or "varies" in cell.metadata.get("tags", []):
             continue
@@ -121,7 +127,8 @@ def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
         for output in cell.outputs:
             if output.get("name") == "stderr":  # warnings of a machine, not words of the notebook
                 continue
-            text = output.get("text") or output.get("data", {}).get("text/plain", "")
+            data = output.get("data", {})
+            text = output.get("text") or data.get("image/svg+xml") or data.get("text/plain", "")
             if not ADDRESS.search(text):
                 said.append(text)
         yield index, "".join(said)

@@ -111,10 +111,10 @@ def layouts(path: Path) -> None:
     used = sum(lengths.values())
     padded = len(lengths) * LONGEST
     paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
-    title = f"{used} tokens take {padded} places of a padded cache, {paged} of a paged one"
+    title = f"{used} tokens take {padded} slots of a padded cache, {paged} of a paged one"
     caption = (
         f"Four requests grow in turns; blocks of {BLOCK_SIZE} tokens, texts of up to {LONGEST}. "
-        "A small box is one place: key and value of one token in one layer. Pale: reserved and "
+        "A small box is a slot: key and value of one token in one layer. Pale: reserved and "
         "empty. White: free."
     )
     with canvas(path, (6.9, 8.4), title=title, caption=caption) as figure:
@@ -128,7 +128,7 @@ def _padded(axes: Axes, lengths: dict[str, int]) -> None:
         for position in range(LONGEST):
             _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
-    axes.set_title(f"padded: a row of {LONGEST} places for each request")
+    axes.set_title(f"padded: a row of {LONGEST} slots for each request")
     _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
 
 

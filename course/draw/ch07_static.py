@@ -1,7 +1,7 @@
 """The last figure of chapter 7: tokens a second without pages, and what the reads are for.
 
 Above: throughput against batch for the requests of the shipped trace, by a static cache with and
-without graphs, and by the paged engine on the same cost model. Below: what columns are read for.
+without graphs, and by the paged engine on the same cost model. Below: what slots are read for.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from labs.lab07b_static_cache.masked_rows import masked_columns
 from labs.lab07b_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, PALE, PREDICTED, VERMILION, canvas
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.step_model import StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16
 BATCHES = (1, 4, 16, 64, 256)
 PAGED, GRAPHS, EAGER = "pages, graphs", "static cache, graphs", "static cache, eager"
-COLOURS = {PAGED: BLUE, GRAPHS: ORANGE, EAGER: VERMILION}
-PARTS = {"for a text": GREEN, "behind a text": ORANGE, "in a finished row": GREY}
+STYLES = {PAGED: (BLUE, "-"), GRAPHS: (BLUE, "--"), EAGER: (VERMILION, "--")}
+PARTS = {"for a text": GREEN, "behind a text": PALE, "in a finished row": GREY}
 
 
 @cache
@@ -53,7 +53,7 @@ def tokens_per_s(batch: int) -> dict[str, float]:
 
 
 def shares(batch: int) -> list[float]:
-    """Of the columns that are read, those for each of PARTS, in percent."""
+    """Of the slots that are read, those for each of PARTS, in percent."""
     lengths = [(r.prompt_tokens, r.output_tokens) for r in requests()]
     read = masked_columns(lengths, batch, T_MAX)
     return [100 * part / read.total for part in (read.needed, read.beyond, read.ended)]
@@ -71,8 +71,8 @@ def static_cache(path: Path) -> None:
         f"pages are {lost:.0f} times faster than a static cache in graphs",
         caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests of "
         f"{SHIPPED_TRACE.name}, all there at the start; captures are not counted. Static: a batch "
-        f"waits for its longest answer, each step reads all {T_MAX:,} columns. Pages: a request "
-        "joins and leaves at any step.",
+        f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a "
+        "request joins and leaves at any step.",
     ) as figure:
         left, right = figure.subplots(2, 1)
         _throughput(left, speeds)
@@ -80,8 +80,9 @@ def static_cache(path: Path) -> None:
 
 
 def _throughput(axes: Axes, speeds: dict[int, dict[str, float]]) -> None:
-    for name, colour in COLOURS.items():
-        axes.plot(BATCHES, [speeds[b][name] for b in BATCHES], color=colour, marker="o", label=name)
+    for name, (colour, style) in STYLES.items():
+        points = [speeds[b][name] for b in BATCHES]
+        axes.plot(BATCHES, points, style, color=colour, marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
@@ -104,7 +105,7 @@ def _reads(axes: Axes) -> None:
         )  # fmt: skip
     axes.set_xticks(list(places), [str(batch) for batch in BATCHES])
     axes.set_xlabel("requests in a batch of the static cache")
-    axes.set_ylabel("percent of the columns read")
+    axes.set_ylabel("percent of the slots read")
     axes.set_ylim(0, 118)
     axes.legend(
         frameon=False, loc="upper center", ncols=3, columnspacing=0.8, handlelength=1, fontsize=14

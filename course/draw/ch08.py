@@ -1,4 +1,4 @@
-"""Figures of chapter 8: a batch between two rungs, what it costs, and the best ladders of a trace.
+"""Figure of chapter 8: a batch between two rungs and what it costs; numbers of a trace's ladders.
 
 `served` and `lost` are the chapter's numbers too: a request trace served by vLLM's default ladder,
 and what the same steps would take on another one.
@@ -6,7 +6,6 @@ and what the same steps would take on another one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, MODE_COLOURS, ORANGE, PREDICTED, VERMILION, canvas
-from mini_engine.serving.ladder_cost import LadderCosts, same_steps_on, size_server
+from mini_engine.serving.ladder_cost import same_steps_on, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
@@ -48,13 +47,7 @@ def served() -> ServeReport:
     return replay(read_trace(SHIPPED_TRACE), COSTS, server.limits, server.dispatcher)
 
 
-def histogram(report: ServeReport, top: int) -> dict[int, int]:
-    """Rows of a step before padding -> steps, up to `top` rows."""
-    steps: Counter[int] = Counter()
-    for ran, (count, _) in report.ran.items():
-        if ran.rows <= top:
-            steps[ran.rows] += count
-    return dict(sorted(steps.items()))
+histogram = ServeReport.histogram  # of a report, up to so many rows
 
 
 def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
@@ -124,37 +117,4 @@ def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
     axes.legend(loc="upper left")
 
 
-def best_ladders(path: Path) -> None:
-    """Padding and lost time of the best ladders of more and more rungs."""
-    report, top = served(), max(OWN)
-    steps = histogram(report, top)
-    costs = LadderCosts(SHAPE, SPEC, MODE, TOP_SEQS)
-    points = [p for p in costs.curve(steps, len(OWN), top) if len(p.ladder) > 1]
-    two = points[0]
-    with canvas(
-        path, (6.9, 5.4),
-        title=f"Two rungs pad {two.waste.wasted_fraction:.0%} of the rows and "
-        f"lose {lost(report, two.ladder):.1%} of the time",
-        caption=f"{PREDICTED}: {sum(steps.values()):,} steps of up to {top} rows, a synthetic "
-        "trace of 500 requests on Qwen3-0.6B and one H200. Lost: against a rung for every size.",
-    ) as figure:  # fmt: skip
-        axes = figure.subplots()
-        rungs = [len(p.ladder) for p in points]
-        _curve(axes, rungs, [lost(report, p.ladder) for p in points], lost(report, OWN))
-        axes.set_ylabel("time lost to padding")
-        axes.legend(loc="upper right")
-
-
-def _curve(axes: Axes, rungs: Sequence[int], shares: Sequence[float], own: float) -> None:
-    axes.plot(rungs, shares, "o-", color=BLUE, markersize=6, label="best ladder of n rungs")
-    axes.plot(
-        [len(OWN)], [own], "*", color=ORANGE, markersize=20, markeredgecolor="black",
-        label="vLLM's default, 51 rungs",
-    )  # fmt: skip
-    axes.set_xlim(0, None)
-    axes.set_ylim(0, None)
-    axes.set_xlabel("rungs n")
-    axes.yaxis.set_major_formatter(lambda share, _position: f"{100 * share:.2g}%")
-
-
-FIGURES = {"08-ladder.png": ladder, "08-best-ladders.png": best_ladders}
+FIGURES = {"08-ladder.png": ladder}

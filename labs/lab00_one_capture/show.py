@@ -7,7 +7,7 @@ from mini_engine.step.cards import load_spec
 
 
 def main() -> None:
-    device = Device(load_spec("h200"), compute=False)
+    device = Device(load_spec("h200"), compute=False, record=True)
     model, choice = launches_of_a_token(device)
     print("One token of Qwen3-0.6B for one reader, by vLLM on an H200 (predicted)\n")
     before = device.counters.copy()

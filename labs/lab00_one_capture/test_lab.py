@@ -26,7 +26,7 @@ def doubling() -> tuple[Device, object, object]:
 
 @pytest.mark.catches("what-is-recorded-is-in-the-body")
 def test_every_launch_of_the_step_is_in_the_graph() -> None:
-    device = Device(load_spec("h200"), compute=False)
+    device = Device(load_spec("h200"), compute=False, record=True)
     model, _ = launches_of_a_token(device)
     before = device.counters.kernels
     model()
@@ -51,7 +51,7 @@ def test_each_replay_runs_the_whole_step_once() -> None:
 
 
 def test_a_token_out_of_the_recording_takes_a_fifth_of_the_time() -> None:
-    device = Device(load_spec("h200"), compute=False)
+    device = Device(load_spec("h200"), compute=False, record=True)
     model, choice = launches_of_a_token(device)
     launched = length_us(played(device, model, choice))
     replayed = length_us(played(device, record(device, model).replay, choice))

@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from labs.measuring.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.cuda.interpreter import INTERPRETED
 from mini_engine.cuda.kernels import gemv, linear
-from mini_engine.cuda.kernels.launch import runs_triton, sm_count
+from mini_engine.cuda.kernels.launch import INTERPRETED, runs_triton, sm_count
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_parts
@@ -55,7 +54,9 @@ def _norm_linear(name: str, op: OpCost, rows: int, width: int) -> Case:
 
         def in_triton() -> tuple[Tensor, ...]:
             if runs_triton(x):
-                gemv.launch_linear(out, x, norm_weight, weight, None, EPS, False, False, plan)
+                tensors = out, x, norm_weight, weight, None
+                form = {"NORM": True, "BIAS": False, "ADD": False}
+                gemv.launch(gemv.linear_kernel, plan, *tensors, EPS, **form)
             else:
                 linear.norm_linear(out, x, norm_weight, weight, EPS)  # its reference
             return (out,)
@@ -76,7 +77,9 @@ def _linear_add(name: str, op: OpCost, rows: int, width: int) -> Case:
 
         def in_triton() -> tuple[Tensor, ...]:
             if runs_triton(x):
-                gemv.launch_linear(residual, x, None, weight, None, EPS, True, False, plan)
+                tensors = residual, x, None, weight, None
+                form = {"NORM": False, "BIAS": False, "ADD": True}
+                gemv.launch(gemv.linear_kernel, plan, *tensors, EPS, **form)
             else:
                 linear.linear_add(residual, x, weight)
             return (residual,)
@@ -97,7 +100,7 @@ def _gate_up(name: str, op: OpCost, inner: int, width: int) -> Case:
 
         def in_triton() -> tuple[Tensor, ...]:
             if runs_triton(x):
-                gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+                gemv.launch(gemv.gate_up_kernel, plan, out, x, norm_weight, weight, EPS)
             else:
                 linear.norm_gate_up_silu_mul(out, x, norm_weight, weight, EPS)
             return (out,)

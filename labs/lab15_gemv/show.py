@@ -53,13 +53,14 @@ def products() -> None:
 
     wanted, out = residual + normed @ weight.T, residual.clone()
     with watching(gemv, **given, weight=weight, out=out) as watch:
-        gemv.launch_linear(out, x, norm_weight, weight, None, 1e-6, True, False, RAGGED)
+        tensors = RAGGED, out, x, norm_weight, weight, None, 1e-6
+        gemv.launch(gemv.linear_kernel, *tensors, NORM=True, BIAS=False, ADD=True)
     told("norm, product, residual", watch, out, wanted)
 
     gate, up = (normed @ both.T).chunk(2, dim=-1)
     out = torch.zeros(1, ROWS)
     with watching(gemv, **given, weight=both, out=out) as watch:
-        gemv.launch_gate_up(out, x, norm_weight, both, 1e-6, False, RAGGED)
+        gemv.launch(gemv.gate_up_kernel, RAGGED, out, x, norm_weight, both, 1e-6)
     told("norm, gate and up", watch, out, torch.nn.functional.silu(gate) * up)
 
 

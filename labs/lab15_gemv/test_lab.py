@@ -135,7 +135,7 @@ def launch(
     """out = ..., by the learner's kernel; fails if it changes an input, or writes beside out."""
     fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight, bias=bias):
-        gemv.launch_linear(fenced.inside, x, norm_weight, weight, bias, eps, add, False, plan)
+        bare(plan, fenced.inside, x, weight, norm_weight, bias, add=add, eps=eps)
     fenced.give_to(out, "a row")
 
 
@@ -148,9 +148,11 @@ def bare(
     bias: Tensor | None = None,
     *,
     add: bool = False,
+    eps: float = EPS,
 ) -> None:
     """The same for a launch that is watched: its addresses are those of the tensors given."""
-    gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
+    form = {"NORM": norm_weight is not None, "BIAS": bias is not None, "ADD": add}
+    gemv.launch(gemv.linear_kernel, plan, out, x, norm_weight, weight, bias, eps, **form)
 
 
 def launch_pairs(
@@ -158,7 +160,7 @@ def launch_pairs(
 ) -> None:
     fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight):
-        gemv.launch_gate_up(fenced.inside, x, norm_weight, weight, eps, False, plan)
+        gemv.launch(gemv.gate_up_kernel, plan, fenced.inside, x, norm_weight, weight, eps)
     fenced.give_to(out, "a pair")
 
 
@@ -416,7 +418,7 @@ def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row() -> None:
     both = Guarded.around(random(2 * rows, width), NAN)
     half, gains = torch.full((1, rows), NAN), norm_weight.inside
     with watched(out=half, x=x, weight=both.inside, norm_weight=gains):
-        gemv.launch_gate_up(half, x, gains, both.inside, EPS, False, plan)
+        gemv.launch(gemv.gate_up_kernel, plan, half, x, gains, both.inside, EPS)
     assert_close(half, silu_mul(product(x, both.inside, gains)))
 
 
@@ -448,7 +450,7 @@ def test_gate_up_and_the_norms_weight_are_read_above_the_wait_too() -> None:
     x, weight, norm_weight = random(2, width), random(2 * rows, width), torch.ones(width)
     bias, out = random(rows), torch.zeros(2, rows)
     with watched(out=out, x=x, weight=weight, norm_weight=norm_weight) as watch:
-        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+        gemv.launch(gemv.gate_up_kernel, plan, out, x, norm_weight, weight, EPS)
     watch.reads_above_the_wait("weight", "norm_weight")
     watch.read_once("weight")
     watch.read_once("norm_weight", by_each_program=True)
@@ -471,7 +473,7 @@ def test_what_the_step_wrote_is_read_below_the_wait(add: bool) -> None:
     watch.reads_and_writes_below_the_wait("x", "out")
     both, norm_weight = random(2 * rows, width), torch.ones(width)
     with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
-        gemv.launch_gate_up(out, x, norm_weight, both, EPS, False, plan)
+        gemv.launch(gemv.gate_up_kernel, plan, out, x, norm_weight, both, EPS)
     watch.reads_and_writes_below_the_wait("x", "out")
 
 
@@ -488,7 +490,7 @@ def test_what_the_step_wrote_is_read_once_by_a_program_and_past_l1() -> None:
     watch.written_once("out")
     both, norm_weight = random(2 * rows, width), torch.ones(width)
     with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
-        gemv.launch_gate_up(out, x, norm_weight, both, EPS, False, plan)
+        gemv.launch(gemv.gate_up_kernel, plan, out, x, norm_weight, both, EPS)
     watch.reads_past_l1("x")
     watch.read_once("x", by_each_program=True)
     watch.written_once("out")
@@ -504,7 +506,7 @@ def test_every_program_releases_the_next_kernel_first_and_waits_once(kernel: str
         if kernel == "linear":
             bare(plan, out, x, weight[:rows])
         else:
-            gemv.launch_gate_up(out, x, gains, weight, EPS, False, plan)
+            gemv.launch(gemv.gate_up_kernel, plan, out, x, gains, weight, EPS)
     assert len(watch.programs) == plan.num_programs(rows)
     watch.releases_first_and_waits_once()
 

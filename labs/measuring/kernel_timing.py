@@ -25,7 +25,7 @@ from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
 from mini_engine.bench.timing import device_us
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, graphs_for, why_no_bf16, why_no_gpu
-from mini_engine.cuda.interpreter import INTERPRETED
+from mini_engine.cuda.kernels.launch import INTERPRETED
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import kernel_us

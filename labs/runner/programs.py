@@ -9,6 +9,7 @@ that this file starts: it puts the files in place and runs the module.
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import subprocess
@@ -70,6 +71,8 @@ def _main() -> None:
         name: Path(file) for name, _, file in (p.partition("=") for p in pairs.split(",") if p)
     }
     substitute(files)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        importlib.import_module("labs.support.interpreter").install_bf16_guard()
     sys.argv = [f"python -m {module}", *words]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -3,7 +3,9 @@
 `inputs`    arrays that cannot be written, and numpy's numbers held against others
 `compared`  the same for tensors: near, to the last bit, unchanged, between two rows that must stay
 `compiled`  kernels go through the compiler for sm_90, without a GPU
+`interpreter` the guard that makes Triton's interpreter honest about bf16
 `watching`  kernels in Triton's interpreter: what they do is taken down, or done in another order
+`loading`   what a loader thread does beside a capture: allocations, copies from host memory
 `watched`   what was taken down, and the checks of it, each of which fails with one sentence
 
 What belongs here: it is used by two labs or more, its failures are whole sentences that a learner

@@ -16,32 +16,62 @@ a device tensor, which a stream would run after them. Ops on host tensors alone 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mini_engine.cuda.graphs.emulator import queue
-from mini_engine.cuda.graphs.host import HostTensor, PinnedTensor, of_the_host
+from labs.support.loading import PinnedTensor, of_the_host
+from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.tape import HostTensor
+
+
+class LateQueue(emulator.Queue):
+    """Work that is done when it is waited for. `given` counts all of it, done or not."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.waiting: deque[Callable[[], object]] = deque()
+
+    def give(self, work: Callable[[], object]) -> None:
+        self.given += 1
+        self.waiting.append(work)
+
+    def mark(self) -> int:
+        return self.given
+
+    def done(self, mark: int) -> bool:
+        return self.given - len(self.waiting) >= mark
+
+    def finish(self, mark: int | None = None) -> None:
+        with torch._C.DisableTorchFunction():  # what is done here puts nothing into the queue
+            while self.waiting and (mark is None or not self.done(mark)):
+                self.waiting.popleft()()
 
 
 @contextmanager
-def late_device() -> Iterator[None]:
+def late_device() -> Iterator[LateQueue]:
     """The device is late in the body, and has done everything at its end."""
-    with _InOrder():
-        queue.late = True
+    queue = LateQueue()
+    with _InOrder(queue), mock.patch.object(emulator, "queue", queue):
         try:
-            yield
+            yield queue
         finally:
-            queue.late = False
             queue.finish()
 
 
 class _InOrder(TorchFunctionMode):
     """Puts copies from pinned memory into the queue, and lets no op of the device overtake it."""
+
+    def __init__(self, queue: LateQueue) -> None:
+        super().__init__()
+        self.queue = queue
 
     def __torch_function__(
         self,
@@ -53,9 +83,10 @@ class _InOrder(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.copy_ and kwargs.get("non_blocking"):
             target, source = args
-            if isinstance(source, PinnedTensor) and not isinstance(target, HostTensor):
-                queue.give(partial(func, target, source))
+            pinned = isinstance(source, PinnedTensor) and source.pinned
+            if pinned and not isinstance(target, HostTensor):
+                self.queue.give(partial(func, target, source))
                 return target
         if not of_the_host(args, kwargs):
-            queue.finish()
+            self.queue.finish()
         return func(*args, **kwargs)

@@ -27,7 +27,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
+from labs.support.interpreter import install_bf16_guard
 from labs.support.watched import Event, Program, Watch, within
+from mini_engine.cuda.kernels.launch import INTERPRETED
+
+if INTERPRETED:
+    install_bf16_guard()
 
 PAST_L1 = ("CG", "CV")  # .cg and .cv: loads that do not look into the multiprocessor's own cache
 

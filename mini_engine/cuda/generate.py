@@ -1,9 +1,8 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
-steps are our kernels': five a layer, with programmatic dependent launch where the card has it.
-Where something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and
-one line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Where
+something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
+line says so.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.storage import stored_as
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
@@ -91,12 +90,9 @@ def generate(
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
-    the first prompt's; `requests_for` says what the seeds of the others are.
-
-    `tell` is given a line where this machine has less than a GPU with bf16 and enough memory, than
-    `kernels` a layer (0: the plain model), or than so many steps a replay. kv_dtype: "fp8", or
-    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
-    they are read.
+    the first prompt's; `requests_for` says what the seeds of the others are. `tell` is given a line
+    for each thing that this machine has less of than was asked for. kernels: of a layer, 0 for the
+    plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
@@ -118,10 +114,10 @@ def generate(
     weights = load_weights(config, folder, backend.device, dtype, quant)
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    drawn = sampling.temperature > 0
     runner = runner_of(
-        weights, limits, dispatcher, backend, kernels, tell, kv_dtype, sampling=drawn
-    )
+        weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
+        sampling=sampling.temperature > 0,
+    )  # fmt: skip
     report = runner.capture()
     for line in report.lines():
         tell(line)
@@ -134,7 +130,7 @@ def generate(
         str(backend.device),
         mode_of(dispatcher),
         kernels_of(runner.model, mode),
-        getattr(runner.model, "pdl", False),
+        runner.model.pdl,
         steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
@@ -219,9 +215,8 @@ def kernels_of(model: Model, mode: str) -> Kernels:
 
     Pieces are cut at attention, in the middle of a fused kernel: there the kernels are nine.
     """
-    count: Kernels = getattr(model, "kernels_per_layer", 0)
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
-    return 9 if count and pieces else count
+    return 9 if model.kernels_per_layer and pieces else model.kernels_per_layer
 
 
 def no_triton() -> str | None:
@@ -257,7 +252,7 @@ def limits_that_fit(
         raise ValueError(reason)
     free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
     in_cache = stored if kv_dtype == "auto" else kv_dtype
-    block = limits.block_size * kv_bytes_per_token(config, in_cache)
+    block = limits.block_size * stored_as(config, kv_dtype=in_cache).kv_bytes_per_token
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -74,6 +75,8 @@ class Model:
     """Weights, a cache and the forward pass over them."""
 
     static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
+    kernels_per_layer: Literal[0, 5, 9] = 0  # Triton kernels, in a decode step of one request
+    pdl = False  # whether each kernel starts while the one before it drains
 
     def __init__(self, weights: Weights, cache: KVCache) -> None:
         self.config, self.weights, self.cache = weights.config, weights, cache
@@ -101,7 +104,7 @@ class Model:
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
         """How this model attends in a step that runs eagerly, or between the pieces of a graph."""
-        return HostAttention.of(batch, self.cache.block_size)
+        return HostAttention(batch.query_lens, batch.context_lens, self.cache.block_size)
 
     def captured_attention(self, max_blocks: int) -> Attention:
         """How it attends inside a graph that takes any mix of prompts and decodes."""

@@ -3,17 +3,15 @@
 In:  logits (R, V), and the number of tokens that each request has so far (R,).
 Out: tokens (R,) int32.
 
-`greedy` takes the largest logit. `SeededSampler` draws as each request's `SamplingParams` say, by
-the arithmetic of `mini_engine/cuda/gumbel.py`. A draw depends on the logits, the request's
-parameters and the number of its tokens, so a request gets the same text in any batch, in any mode,
-with any number of steps a replay, and again after a preemption.
+`SeededSampler` draws by the arithmetic of `mini_engine/cuda/gumbel.py`: the draw depends on the
+logits, the request's `SamplingParams` and the number of its tokens. So a request gets the same text
+in any batch and mode, with any number of steps a replay, and again after a preemption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, log
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,13 +19,7 @@ from torch import Tensor
 from mini_engine.cuda.gumbel import cutoffs_reference, scores_reference
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 
-
-class Sampler(Protocol):
-    """A way to choose the next token of each request."""
-
-    def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:
-        """logits (R, V), context_lens (R,) int32. Returns (R,) int32."""
-        ...
+Sampler = Callable[[Tensor, Tensor], Tensor]  # logits (R, V), context_lens (R,): tokens (R,) int32
 
 
 def greedy(logits: Tensor, context_lens: Tensor) -> Tensor:  # noqa: ARG001 (a Sampler)

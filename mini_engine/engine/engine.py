@@ -1,8 +1,5 @@
 """Continuous batching: requests in, tokens out, over any runner.
 
-In:  requests, each with the time at which it arrives.
-Out: a Completion for each: its tokens, why it ended, and the time of every token.
-
 In a step, data flows one way:
 
     Scheduler.step() -> batch -> GraphDispatcher.dispatch() -> descriptor
@@ -119,6 +116,11 @@ class Engine:
         """Put the request in the waiting line. Raises ValueError as `Scheduler.submit` does."""
         self.scheduler.submit(request)
         self._times[request.request_id] = []
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request between two steps; False where it has ended."""
+        self._times.pop(request_id, None)
+        return self.scheduler.cancel(request_id) is not None
 
     def step(self) -> StepRecord | None:
         """Run one batch; None when no request is waiting or running."""

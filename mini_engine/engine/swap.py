@@ -1,9 +1,5 @@
 """Preempt by swap: a preempted request's K and V wait in host memory instead of being recomputed.
 
-In:  requests, and `SchedulerLimits` with `preemption` "swap" or "cheaper" and some `host_blocks`.
-Out: batches that also say what to copy before they run: `swap_out` and `swap_in`, pairs of
-     (block of the cache, block in host memory).
-
 Everything else is as in `scheduler.Scheduler`, which decides who is preempted and who is admitted:
 
 1. A preempted request keeps what it has computed, in as many host blocks as it had full or partly
@@ -60,6 +56,19 @@ class SwappingScheduler(Scheduler):
         self._outs: list[tuple[int, int]] = []  # of the step that is being scheduled
         self._ins: list[tuple[int, int]] = []
 
+    def receive(self, request_id: str) -> None:
+        """Of the request that was submitted last: another server has computed its prompt, all but
+        the last token, and its K and V arrive in the blocks that it gets when it is admitted."""
+        state = self.waiting[-1]
+        state.num_computed = len(state.request.prompt) - 1
+        self._parked[request_id] = Parked((), 0)
+
+    def cancel(self, request_id: str) -> RequestState | None:
+        """As in Scheduler; its host blocks are free, too."""
+        if parked := self._parked.pop(request_id, None):
+            self.free_host += parked.host_blocks
+        return super().cancel(request_id)
+
     def step(self) -> ScheduledBatch | None:
         """As in Scheduler, with the copies that the batch needs."""
         self._outs, self._ins = [], []
@@ -77,6 +86,8 @@ class SwappingScheduler(Scheduler):
 
     def _park(self, state: RequestState) -> bool:
         """Note the copies of its blocks into free host blocks; False if it is to be recomputed."""
+        if not self.limits.host_blocks:
+            return False
         request_id, computed = state.request.request_id, state.num_computed
         table = self.pool.block_table(request_id)[: self.pool.blocks_for(computed)]
         if len(table) > len(self.free_host):

@@ -1,17 +1,12 @@
 """Replay a trace of requests with the engine's own scheduler: how would this server have felt?
 
-In:  requests (arrival, prompt and output tokens), what a step costs, the scheduler's limits, and
-     the dispatcher that picks a graph for each batch.
-Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by rung.
-
     server = size_server(shape, spec, "FULL_AND_PIECEWISE", sizes)
     report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
 
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
-preemption, a copy to host memory or back. Between two events the same requests decode side by side,
-one token each a step. All of these steps are taken in one **stride**: every request gets its tokens
-and blocks at once. That is exact. During a stride no block is freed and no prompt is looked up in
-the prefix cache, so a step by step run hands out the same blocks.
+preemption, a copy to host memory or back. Between two events the same requests decode side by side.
+All of these steps are taken in one **stride**: every request gets its tokens and blocks at once.
+That is exact: no block is freed meanwhile, and no prompt is looked up in the prefix cache.
 
 The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
 takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
@@ -26,14 +21,15 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks
-from mini_engine.engine.swap import scheduler_for
+from mini_engine.engine.swap import SwappingScheduler, scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.swap_cost import SwapCost
@@ -57,20 +53,25 @@ def replay(
 
     A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
     leaves no room for a token is refused, and an output that does not fit is cut; the report counts
-    both.
-
-    Args:
-        copies: what preempting by swap costs; the limits may ask for it only with that.
-        on_served: called with each request as it ends.
-        in_strides: False takes every step by itself, which is slow: to check the strides.
+    both. `copies` is what preempting by swap costs. `on_served` is called with each request as it
+    ends. Without `in_strides` every step is taken by itself, which is slow: to check the strides.
 
     Raises ValueError where the requests are not in order of arrival.
     """
-    server = _Server(requests, costs, limits, dispatcher, copies, on_served)
-    while server.submit_arrived():
-        if not (in_strides and server.settled and server.stride()):
-            server.step()
-    return server.report.finish()
+    replica = Replica(costs, limits, dispatcher, copies=copies, on_served=on_served)
+    replica.in_strides = in_strides
+    before_us, number = 0.0, 0
+    for at, request in enumerate(requests):
+        if request.arrival_us < before_us:
+            raise ValueError(
+                f"request {at} arrives at {request.arrival_us} us, the one before it at "
+                f"{before_us} us: sort requests by arrival, from 0 on"
+            )
+        before_us = request.arrival_us
+        replica.advance_to(before_us, watched=False)
+        number += replica.submit(number, request)
+    replica.advance_to(math.inf)
+    return replica.report.finish()
 
 
 def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
@@ -107,64 +108,124 @@ class BlockCounts(BlockPool):
     def free(self, request_id: str) -> None:
         self._left += self._held.pop(request_id)
 
+    def forget(self, request_id: str) -> None:
+        self._left += self._held.pop(request_id, 0)
 
-class _Server:
-    """The scheduler, the clock, and the report that is written on the way."""
+
+class Load(NamedTuple):
+    """What a server still has to do."""
+
+    requests: int  # waiting and running
+    tokens: int  # of their prompts and answers, at most
+
+
+class Replica:
+    """A server: the scheduler, the clock, and the report that is written on the way.
+
+    Whoever drives it says what arrives (`submit`) and up to when it runs (`advance_to`): `replay`
+    in the order of a trace, a fleet as its router chooses, `mini_engine up` with every step when
+    its time has come.
+    """
 
     def __init__(
         self,
-        requests: Iterable[TraceRequest],
         costs: StepModel,
         limits: SchedulerLimits,
         dispatcher: GraphDispatcher,
-        copies: SwapCost | None,
-        on_served: Callable[[Served], None] | None,
+        *,
+        copies: SwapCost | None = None,
+        on_served: Callable[[Served], None] | None = None,
+        receives: bool = False,
     ) -> None:
+        """`receives`: prompts may have been computed elsewhere (`submit` with a first token)."""
         self.costs, self.limits, self.dispatcher = costs, limits, dispatcher
         self.copies, self.on_served, self.sharing = copies, on_served, limits.prefix_caching
-        self.scheduler = scheduler_for(limits, copies.saves_us if copies else None)
+        saves_us = copies.saves_us if copies else None
+        make = SwappingScheduler if receives else scheduler_for
+        self.scheduler = make(limits, saves_us)
         if limits.preemption == "recompute" and not self.sharing:
             self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
         self.report = ServeReport(
-            dispatcher.mode.name,
-            dispatcher.sizes,
+            self.dispatcher.mode.name,
+            self.dispatcher.sizes,
             limits.num_blocks - 1,
             first_hits=self.scheduler.first_hits if self.sharing else None,
             resumed_hits=self.scheduler.resumed_hits,
         )
-        self.now_us = 0.0
-        self.arrivals = self._admissible(requests)
-        self.next = next(self.arrivals, None)
+        self.now_us, self.outstanding, self.in_strides = 0.0, 0, True
+        usable = (limits.num_blocks - 1) * limits.block_size
+        self.context = min(limits.max_model_len, usable)  # tokens of a request
         self.settled = False  # all running requests decode, and nobody can enter before one ends
         self.first_token_us: dict[str, float] = {}
         # When a request that was preempted got its last token, until it gets the next one.
         self.paused_us: dict[str, float] = {}
         self.decode = cache(self._decode)  # one entry for each batch size
 
-    def _admissible(self, requests: Iterable[TraceRequest]) -> Iterator[Request]:
-        """The requests that can be served, each as the scheduler will see it."""
-        report = self.report
-        usable = (self.limits.num_blocks - 1) * self.limits.block_size
-        context = min(self.limits.max_model_len, usable)
-        before_us, number = 0.0, 0
-        for at, r in enumerate(requests):
-            if r.arrival_us < before_us:
-                raise ValueError(
-                    f"request {at} arrives at {r.arrival_us} us, the one before it at "
-                    f"{before_us} us: sort requests by arrival, from 0 on"
-                )
-            before_us = r.arrival_us
-            room = context - r.prompt_tokens
-            if room < 1:
-                report.refused += 1
-                continue
-            if number == 0:
-                report.first_arrival_us = r.arrival_us
-            report.prompt_tokens += r.prompt_tokens
-            report.truncated += room < r.output_tokens
-            prompt = prompt_ids(number, r) if self.sharing else range(r.prompt_tokens)
-            yield Request(str(number), prompt, min(r.output_tokens, room), r.arrival_us)
-            number += 1
+    @property
+    def load(self) -> Load:
+        scheduler = self.scheduler
+        return Load(len(scheduler.running) + len(scheduler.waiting), self.outstanding)
+
+    def submit(
+        self, number: int, r: TraceRequest, *,
+        at_us: float | None = None, first_token_us: float | None = None,
+    ) -> bool:  # fmt: skip
+        """Take a request, up to whose arrival the replica has advanced; False where its prompt
+        leaves no room for a token.
+
+        `number`: its own among those of the replica. With `first_token_us`, when another server has
+        computed its prompt and its first token, it comes with K and V at `at_us`.
+        """
+        report, room = self.report, self.context - r.prompt_tokens
+        if room < 1:
+            report.refused += 1
+            return False
+        if not report.prompt_tokens:
+            report.first_arrival_us = r.arrival_us
+        report.prompt_tokens += r.prompt_tokens
+        report.truncated += room < r.output_tokens
+        prompt = prompt_ids(number, r) if self.sharing else range(r.prompt_tokens)
+        request = Request(str(number), prompt, min(r.output_tokens, room), r.arrival_us)
+        at_us = r.arrival_us if at_us is None else at_us
+        if first_token_us is None:
+            self.enter(request, at_us)
+            return True
+        known = [*prompt, self._token(request)] if self.sharing else range(r.prompt_tokens + 1)
+        self.enter(replace(request, prompt=known, max_new_tokens=request.max_new_tokens - 1), at_us)
+        self.first_token_us[str(number)] = self.paused_us[str(number)] = first_token_us
+        assert isinstance(self.scheduler, SwappingScheduler)
+        self.scheduler.receive(str(number))
+        return True
+
+    def enter(self, request: Request, at_us: float) -> None:
+        """The same for a request as the scheduler sees it; its id is a number. Raises ValueError
+        for one that can never be served."""
+        scheduler = self.scheduler
+        idle, settled = not scheduler.has_unfinished, self.settled and bool(scheduler.waiting)
+        scheduler.submit(request)
+        if idle:
+            self.now_us = max(self.now_us, at_us)
+        self.settled = settled  # it stands behind one that has to wait, or it may enter
+        self.outstanding += len(request.prompt) + request.max_new_tokens
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request between two steps; False where it has ended."""
+        state = self.scheduler.cancel(request_id)
+        if state:
+            self._leave(state)
+            self.settled = False
+        return state is not None
+
+    def advance_to(self, us: float, *, watched: bool = True) -> None:
+        """Take every step that begins before `us`; the last one may end later.
+
+        Not `watched`: until the next `submit` nobody looks, so where an arrival could only stand
+        behind those who wait, a stride goes on beyond it.
+        """
+        while self.scheduler.has_unfinished and self.now_us < us:
+            until = us if watched or not self.scheduler.waiting else math.inf
+            if not (self.in_strides and self.settled and self.stride(until)):
+                self.step()
 
     def _decode(self, num_reqs: int) -> tuple[Count, tuple[Line, ...]]:
         """Where steps of so many decodes count, and their time as lines over KV tokens."""
@@ -173,24 +234,10 @@ class _Server:
         lines = self.costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
         return self.report.count_of(Ran(descriptor, num_reqs, uniform=True)), lines
 
-    def submit_arrived(self) -> bool:
-        """Hand over who has arrived, or wait for the next; False when everything is done."""
-        scheduler = self.scheduler
-        if not scheduler.has_unfinished:
-            if self.next is None:
-                return False
-            self.now_us = max(self.now_us, self.next.arrival_us)
-        while self.next and self.next.arrival_us <= self.now_us:
-            if not scheduler.waiting:  # else it stands behind one that has to wait
-                self.settled = False
-            scheduler.submit(self.next)
-            self.next = next(self.arrivals, None)
-        return True
-
     # ---- an event: the scheduler decides who runs
 
-    def step(self) -> None:
-        """One step of whatever the scheduler chooses."""
+    def step(self) -> tuple[ScheduledBatch, BatchDescriptor]:
+        """One step of whatever the scheduler chooses; somebody must be there."""
         scheduler, report = self.scheduler, self.report
         computed = [state.num_computed for state in scheduler.running]
         batch = scheduler.step()
@@ -223,6 +270,7 @@ class _Server:
         # Who waits could not enter this step, and can enter no later one before somebody ends.
         stuck = uniform and not batch.preempted and not ended
         self.settled = samples == n and (stuck or not scheduler.waiting)
+        return batch, descriptor
 
     def _book_preemptions(self, computed: list[int]) -> None:
         """The youngest running requests stand in front of the waiting line again, the oldest of
@@ -262,22 +310,30 @@ class _Server:
         sampling = [entry.state for entry in batch.entries if entry.samples]
         for state in sampling:
             if not state.output:
-                self.first_token_us[state.request.request_id] = self.now_us
-        tokens = [self._token(state) for state in sampling] if self.sharing else [0] * len(sampling)
+                self.first_token_us.setdefault(state.request.request_id, self.now_us)
+        tokens = [self._token(s.request) for s in sampling] if self.sharing else [0] * len(sampling)
         _, ended = self.scheduler.update(batch, tokens)
         for state in ended:
             request = state.request
-            first_us = self.first_token_us.pop(request.request_id)
+            first_us = self.first_token_us[request.request_id]
+            self._leave(state)
             served = Served(int(request.request_id), request.arrival_us, first_us, self.now_us)
             self.report.book_served(served, request.max_new_tokens)
             if self.on_served:
                 self.on_served(served)
         return bool(ended)
 
+    def _leave(self, state: RequestState) -> None:
+        request = state.request
+        self.outstanding -= len(request.prompt) + request.max_new_tokens
+        self.first_token_us.pop(request.request_id, None)
+        self.paused_us.pop(request.request_id, None)
+
     # ---- between two events: all running requests decode, and nobody enters
 
-    def stride(self) -> bool:
-        """Decode steps until a request ends or arrives, or blocks run out; False if they have."""
+    def stride(self, until_us: float) -> bool:
+        """Decode steps that begin before `until_us`, until a request ends or blocks run out; False
+        if they have."""
         scheduler, report, running = self.scheduler, self.report, self.scheduler.running
         n = len(running)
         to_end = min([state.request.max_new_tokens - len(state.output) for state in running])
@@ -287,8 +343,8 @@ class _Server:
         count, lines = self.decode(n)
         kv_tokens = n + sum([state.num_computed for state in running])
         ramps = ramps_of([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
-        if self.next and not scheduler.waiting:
-            ramps = begun_before(self.next.arrival_us - self.now_us, ramps)
+        if until_us < math.inf:
+            ramps = begun_before(until_us - self.now_us, ramps)
         steps, us = 0, 0.0
         for ramp in ramps:
             steps += ramp.steps
@@ -300,7 +356,7 @@ class _Server:
         if alone := steps - ends:
             allocate = scheduler.pool.allocate
             for state in running:
-                state.output += [self._token(state)] * alone
+                state.output += [self._token(state.request)] * alone
                 state.num_computed += alone
                 allocate(state.request.request_id, state.num_computed)
         batch = scheduler.step() if ends else None
@@ -324,14 +380,11 @@ class _Server:
 
         return bisect_right(range(1, most + 1), pool.num_free, key=blocks)
 
-    def _token(self, state: RequestState) -> int:
+    def _token(self, request: Request) -> int:
         """What a request writes, again and again. In a prefix cache no other text may have it."""
         if self.sharing:
-            return (int(state.request.request_id) + 1) * OWN_TOKENS - 1
+            return (int(request.request_id) + 1) * OWN_TOKENS - 1
         return 0
-
-
-# ---------------------------------------------------------------- many decode steps in closed form
 
 
 class Ramp(NamedTuple):
@@ -347,10 +400,8 @@ class Ramp(NamedTuple):
 
 
 def ramps_of(lines: Sequence[Line], steps: int) -> list[Ramp]:
-    """The highest line of each of `steps` steps (1 or more), as ramps one after another.
-
-    A line is (us of the first step, growth per step), both 0 or more.
-    """
+    """The highest line of each of `steps` steps (1 or more), as ramps one after another. A line is
+    (us of the first step, growth per step), both 0 or more."""
     if len(lines) == 1:
         return [Ramp(*lines[0], steps)]
     ramps: list[Ramp] = []

@@ -141,8 +141,7 @@ SMALL = {  # figures that a phone does not show well yet: none may join them
     "09-from-memory.png", "09-stack.png",
 }  # fmt: skip
 DEAR = (  # seconds to draw, so `make slow` does
-    "12-split.png", "08-pools.png", "08-best-ladders.png", "08-ladder.png",
-    "10-swap-or-again.png",
+    "12-split.png", "08-pools.png", "08-ladder.png", "10-swap-or-again.png",
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The notebooks run, say what they are committed with, and show pictures."""
+"""The notebooks run in an empty folder, with the engine alone, say what they are committed with,
+and show pictures, the first of them at once."""
 
 from __future__ import annotations
 
@@ -49,6 +50,15 @@ def test_a_notebook_is_committed_with_outputs_and_a_picture(path: Path) -> None:
 
 
 @each_notebook
+def test_a_picture_comes_first_and_the_code_that_draws_it_is_folded(path: Path) -> None:
+    title, opening, *_ = nbformat.read(path, as_version=4).cells
+    assert len(title.source.splitlines()) <= 5
+    assert opening.metadata["tags"] == ["hide-input"]
+    ((drawn_as, *_),) = [[*output["data"]] for output in opening.outputs]
+    assert drawn_as == "image/svg+xml"
+
+
+@each_notebook
 def test_a_notebook_begins_with_its_question_and_links_lead_somewhere(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     first = book.cells[0]
@@ -71,7 +81,7 @@ def test_make_notebooks_opens_the_notebooks_in_the_root_with_the_options_given()
     brings, opens = (told.index(what) for what in ('".[notebooks]"', "-m jupyterlab"))
     assert brings < opens
     line = shlex.split(told.splitlines()[-1])
-    assert line[0] == f"PYTHONPATH={ROOT}", "notebooks import course as well"
+    assert line[0] == f"PYTHONPATH={ROOT}", "the engine of this folder, not an installed one"
     assert line[2:5] == ["-m", "jupyterlab", "notebooks"]
     # A kernel starts where its notebook lies, unless told; here, they name files from the root.
     assert line[5:] == [f"--MappingKernelManager.root_dir={ROOT}", "--no-browser", "--port=0"]

@@ -15,6 +15,7 @@ from typing import TypedDict
 
 import torch
 
+from labs.support.loading import allocate, give_back
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 
 LOADED_BYTES = 64 * 2**20  # more than an allocator keeps, once its cache has been emptied
@@ -38,7 +39,7 @@ def capture_beside_a_loader(graphs: GraphBackend, mode: str) -> Told:
     def load() -> None:
         try:
             with graphs.stream(side):
-                graphs.caching_allocator_delete(graphs.caching_allocator_alloc(LOADED_BYTES))
+                give_back(graphs, allocate(graphs, LOADED_BYTES))
         except RuntimeError as error:
             told["loader"] = str(error)
 

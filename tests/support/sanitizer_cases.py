@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from labs.support.interpreter import install_bf16_guard
 from mini_engine.cuda.kernels import (
     activation,
     attention,
@@ -296,6 +297,8 @@ def main() -> None:
     if args.overrun:
         overrun()
         return
+    if args.device == "cpu":
+        install_bf16_guard()
     with torch.inference_mode():
         print(f"{run(args.device)} cases agree with their references")
 

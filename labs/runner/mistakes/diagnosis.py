@@ -48,9 +48,10 @@ def diagnose(
     report: Report,
     *,
     context: BaseContext | None = None,
-    time_s: float = TIME_S,
+    time_s: float | None = None,
 ) -> Causes:
-    """Look, so long, for the misconceptions behind the failures of this report on these texts."""
+    """Look for the misconceptions behind the failures of this report on these texts, for `time_s`
+    or, if it is None, `TIME_S`."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     known = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
@@ -58,7 +59,7 @@ def diagnose(
     if not rivals:
         return named
     heavy = "torch" in lab.packages
-    context, until = context or forks(heavy=heavy), time.monotonic() + time_s
+    context, until = context or forks(heavy=heavy), time.monotonic() + (time_s or TIME_S)
     trial = _Trial(lab, dict(texts), report, failing, context, until)
     with ThreadPoolExecutor(min(len(rivals), max(2, (os.cpu_count() or 2) // 2))) as workers:
         for explains in (trial.is_it, trial.explains):

@@ -17,19 +17,16 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
 import torch
-from torch import Tensor
 
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.arena import GraphPool
-from mini_engine.cuda.graphs.host import PageableTensor, PinnedTensor
 
 # The emulator has the methods of `torch.cuda` that we use and no others: its types stand for both.
 Graph: TypeAlias = emulator.CUDAGraph
 Stream: TypeAlias = emulator.Stream
 PoolHandle: TypeAlias = Any  # an opaque token: two numbers on a GPU, a `GraphPool` on a CPU
 NAMES = ("CUDAGraph", "graph_pool_handle", "Stream", "Event", "stream", "current_stream",
-         "synchronize", "is_current_stream_capturing", "mem_get_info", "caching_allocator_alloc",
-         "caching_allocator_delete")  # fmt: skip
+         "synchronize", "is_current_stream_capturing", "mem_get_info")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,6 @@ class GraphBackend:
     synchronize: Callable[[], None]
     is_current_stream_capturing: Callable[[], bool]
     mem_get_info: Callable[[], tuple[int, int]]  # (free, total) bytes
-    caching_allocator_alloc: Callable[[int], int]  # of bytes: an address
-    caching_allocator_delete: Callable[[int], None]
 
     # Graphs whose capture failed. PyTorch's allocator, one for the whole process, may go on asking
     # such a graph (the filter that `CUDAGraph::capture_begin` hands to `beginAllocateToPool` points
@@ -63,13 +58,6 @@ class GraphBackend:
             return pool.reserved_bytes
         segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
         return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(pool))
-
-    def host_zeros(self, *shape: int, dtype: torch.dtype, pinned: bool) -> Tensor:
-        """A tensor in host memory. The emulator's is marked, to be told from the device's."""
-        if not self.emulated:
-            return torch.zeros(shape, dtype=dtype, pin_memory=pinned)
-        kind = PinnedTensor if pinned else PageableTensor
-        return torch.zeros(shape, dtype=dtype).as_subclass(kind)
 
 
 def graphs_for(device: torch.device | str) -> GraphBackend:

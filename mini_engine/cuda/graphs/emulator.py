@@ -29,48 +29,40 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
-from mini_engine.cuda.graphs.tape import HostReadGuard, Recorder, Tape
-from mini_engine.cuda.graphs.threads import CaptureError, Underway, conflict, underway, unsafe
+from mini_engine.cuda.graphs.tape import (
+    MODES,
+    CaptureError,
+    HostReadGuard,
+    Recorder,
+    Tape,
+    conflict,
+    underway,
+    unsafe,
+)
 
 # -- the order of work ---------------------------------------------------------------------------
 
 
 class Queue:
-    """Work of the device, in order. `given` counts all of it, done or not.
-
-    It is done at once, unless somebody makes the device late (labs/support/late_device.py).
-    """
-
-    def __init__(self) -> None:
-        self.late, self.given = False, 0
-        self._waiting: deque[Callable[[], object]] = deque()
-
-    @property
-    def done(self) -> int:
-        return self.given - len(self._waiting)
+    """The device's work, in order. It is done at once (labs/support/late_device.py: some time)."""
 
     def give(self, work: Callable[[], object]) -> None:
-        """Do it now or, on a late device, when it is waited for."""
-        self.given += 1
-        if self.late:
-            self._waiting.append(work)
-        else:
-            work()
+        work()
 
-    def finish(self, upto: int | None = None) -> None:
-        """Do what was given first, up to this count, or all."""
-        with torch._C.DisableTorchFunction():  # what is done here puts nothing into the queue
-            while self._waiting and (upto is None or self.done < upto):
-                self._waiting.popleft()()
+    def mark(self) -> int:
+        """The work that was given so far, as a count for `done` and `finish`."""
+        return 0
+
+    def done(self, mark: int) -> bool:  # noqa: ARG002 (a late device's)
+        return True
+
+    def finish(self, mark: int | None = None) -> None:
+        """Do what was given before the mark, or everything."""
 
 
 queue = Queue()
@@ -120,7 +112,7 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         self._timed = enable_timing
         self._seconds: float | None = None
-        self._captured, self._after = False, 0  # the work before it, counted by the queue
+        self._captured, self._after = False, 0  # `_after`: the queue's mark of the work before it
         self._stream: Stream | None = None
         self._marks: list[tuple[Observer, Any]] = []
 
@@ -129,7 +121,7 @@ class Event:
         self._stream = stream or here.stream
         self._captured = here.captures(self._stream)
         self._marks = [(observer, observer.marked(self._stream)) for observer in observers]
-        self._seconds, self._after = None if self._captured else time.perf_counter(), queue.given
+        self._seconds, self._after = None if self._captured else time.perf_counter(), queue.mark()
 
     def wait(self, stream: Stream | None = None) -> None:
         """Have `stream`, or the current one, wait for the work before this event. While capturing:
@@ -143,7 +135,7 @@ class Event:
     def query(self) -> bool:
         """Is the work before it done? Raises `CaptureError` as `synchronize` does."""
         self._ask("Event.query asks the device")
-        return queue.done >= self._after
+        return queue.done(self._after)
 
     def synchronize(self) -> None:
         """Raises `CaptureError` for an event of a capture, and where `unsafe` does."""
@@ -214,13 +206,13 @@ def is_current_stream_capturing() -> bool:
 # -- captures and graphs ---------------------------------------------------------------------------
 
 
-class StreamCapture(Underway):
+class StreamCapture:
     """A capture of `graph` into `pool`, from the stream that is current when it is made."""
 
     def __init__(self, graph: CUDAGraph, pool: GraphPool, mode: str) -> None:
         self.graph, self.pool, self.tape = graph, pool, Tape()
-        recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
-        super().__init__(mode, recorder)
+        listening = is_current_stream_capturing
+        self.recorder = Recorder(self.tape, pool, listening, current_stream, mode)
         self.origin = here.stream
         self.streams = {self.origin}  # whose work is captured
         self._unjoined: set[Stream] = set()
@@ -232,7 +224,7 @@ class StreamCapture(Underway):
             self._modes.enter_context(HostReadGuard(self.recorder))
             self._modes.enter_context(self.recorder)
             here.capture = self
-            underway.append(self)
+            underway.append(self.recorder)
         except BaseException:
             self.end()
             raise
@@ -245,8 +237,8 @@ class StreamCapture(Underway):
         finally:
             here.capture = None
             self.pool.graphs -= 1
-            if self in underway:
-                underway.remove(self)
+            if self.recorder in underway:
+                underway.remove(self.recorder)
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid
@@ -303,6 +295,8 @@ class CUDAGraph:
                 "use_count > 0: the last graph of this pool is gone and a tensor still stands in "
                 "its memory. Let go of the tensor, or take a new graph_pool_handle()"
             )
+        if capture_error_mode not in MODES:
+            raise ValueError(f"capture_error_mode {capture_error_mode!r} is none of {MODES}")
         StreamCapture(self, pool, capture_error_mode).begin()
 
     def capture_end(self) -> None:
@@ -381,20 +375,4 @@ def mem_get_info() -> tuple[int, int]:
     return host_memory.capacity_bytes - host_memory.reserved_bytes, host_memory.capacity_bytes
 
 
-def caching_allocator_alloc(size: int) -> int:
-    """The address of `size` bytes: of the pool while this stream is capturing, else by `cudaMalloc`
-    (PyTorch asks its cache first, which `torch.cuda.graph` empties before a capture)."""
-    if not is_current_stream_capturing():
-        unsafe(f"cudaMalloc of {size:,} bytes")
-    memory = torch.empty(size, dtype=torch.uint8)
-    _allocated[memory.data_ptr()] = memory
-    return memory.data_ptr()
-
-
-def caching_allocator_delete(mem_ptr: int) -> None:
-    """Give back what `caching_allocator_alloc` gave."""
-    del _allocated[mem_ptr]
-
-
-_allocated: dict[int, Tensor] = {}
 host_memory = HostMemory()

@@ -12,12 +12,13 @@ What happens to an op, in this order:
   results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
 
 A custom op (a Triton kernel in `torch.library.custom_op`) is one op like any other, whose body runs
-at each replay. All tensors are the device's but those of `host.py`; from an ordinary one
-`.to("cpu")` and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
+at each replay. All tensors but a `HostTensor` are the device's; from an ordinary one `.to("cpu")`
+and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -30,8 +31,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mini_engine.cuda.graphs.arena import GraphPool
-from mini_engine.cuda.graphs.host import NOT_PINNED, HostTensor, PageableTensor, crosses
-from mini_engine.cuda.graphs.threads import CaptureError, not_permitted
 
 aten = torch.ops.aten
 HOST_DATA = aten.lift_fresh.default  # what torch.tensor([1.0]), from_numpy and x[[0, 2]] begin with
@@ -40,6 +39,25 @@ _NEW = ("empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty
 ALLOCATIONS = {aten.empty.memory_format, *(getattr(aten, name).default for name in _NEW)}
 _READS = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
 HOST_READS = {getattr(Tensor, name) for name in _READS}  # a CPU tensor answers without an op
+NOT_PINNED = (
+    'needs pinned memory on the host (PyTorch: "Cannot copy between CPU and CUDA tensors during '
+    'CUDA graph capture unless the CPU tensor is pinned")'
+)
+
+
+class CaptureError(RuntimeError):
+    """Something that a capturing stream does not permit, or a graph that cannot be replayed."""
+
+
+def not_permitted(what: str) -> CaptureError:
+    """CUDA's message (cudaErrorStreamCaptureUnsupported), and which rule was broken."""
+    return CaptureError(f"operation not permitted when stream is capturing: {what}")
+
+
+class HostTensor(Tensor):
+    """A tensor of the host's, in pinned or pageable memory (labs/support/loading.py makes them)."""
+
+    pinned: bool
 
 
 class Tape:
@@ -65,10 +83,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         pool: GraphPool,
         listening: Callable[[], bool],
         current_stream: Callable[[], Hashable],
+        mode: str,
     ) -> None:
+        """mode: the capture's `capture_error_mode`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.pool, self.listening = tape, pool, listening
-        self.current_stream = current_stream
+        self.current_stream, self.mode = current_stream, mode
+        self.thread = threading.current_thread()
         self.invalid: str | None = None  # what killed the capture
         self.assigning_number = False  # inside x[...] = 0.0
 
@@ -101,12 +122,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "copies host data to the device: put it in a static buffer before the capture"
         if torch.Tag.data_dependent_output in func.tags:
             return "copies a value back to the CPU: keep it in a tensor, or read it after a replay"
-        if func is aten.copy_.default and crosses(*args[:2]) and not (*args[2:], False)[0]:
+        of_the_host = [isinstance(x, HostTensor) for x in args[:2]]
+        crosses = func is aten.copy_.default and of_the_host[0] != of_the_host[1]
+        if crosses and not (*args[2:], False)[0]:
             return "waits for the copy: say non_blocking=True, and pin the host's memory"
         if self._shape_depends_on_data(func, args, kwargs):
             return "needs a shape that depends on data: use a fixed shape, torch.where or a mask"
         for x in tree_leaves((args, kwargs)):
-            if isinstance(x, PageableTensor):
+            if isinstance(x, HostTensor) and not x.pinned:
                 return NOT_PINNED
             if isinstance(x, Tensor) and (x.device.type != "cpu" or x.layout != torch.strided):
                 return f"got a {x.layout} tensor on {x.device}: expected a strided one on the CPU"
@@ -172,6 +195,49 @@ class HostReadGuard(TorchFunctionMode):
             self.recorder.assigning_number = before
 
 
+# -- what a capture forbids to threads ------------------------------------------------------------
+
+MODES = ("global", "thread_local", "relaxed")
+underway: list[Recorder] = []  # of captures that have begun and not ended, in all threads
+
+
+def unsafe(call: str) -> None:
+    """`call` is potentially unsafe (`cudaThreadExchangeStreamCaptureMode`, CUDA Runtime API): done
+    at once, and no part of a graph, as `cudaMalloc` is. Raises `CaptureError` where a capture
+    forbids it: "global" to every thread, "thread_local" to the one that captures.
+
+    CUDA has no list of such calls. PyTorch's and vLLM's issues have allocations, queries and copies
+    (pytorch 104555 and 175425, vllm 48053); waiting for a stream or an event is our reading.
+    """
+    me = threading.current_thread()
+    in_the_way = [one for one in underway if one.mode == "global"
+                  or (one.mode == "thread_local" and one.thread is me)]  # fmt: skip
+    advice = "Do it before or after the capture, or capture with capture_error_mode='thread_local'"
+    _refuse(call, in_the_way, advice)
+
+
+def conflict(call: str) -> None:
+    """`call` waits for all captures, as `cudaDeviceSynchronize` does. Raises `CaptureError` where
+    there is one, whatever its mode."""
+    _refuse(call, underway, "No capture_error_mode permits it: wait for a stream or an event")
+
+
+def _refuse(call: str, captures: Sequence[Recorder], advice: str) -> None:
+    """The calling thread gets the error, and every capture in the way dies."""
+    if not captures:
+        return
+    me, other = threading.current_thread(), captures[0]
+    reason = f"{call} by thread {me.name!r}"
+    for capture in captures:
+        capture.refuse(call if capture.thread is me else reason)
+    if other.thread is me:
+        raise not_permitted(call)
+    raise not_permitted(
+        f"{reason}, while thread {other.thread.name!r} captures with capture_error_mode="
+        f"{other.mode!r}; that capture is dead, too. {advice}"
+    )
+
+
 # -- what a schema tells about an op ------------------------------------------------------------
 
 
@@ -208,9 +274,7 @@ def _returned_arguments(func: OpOverload) -> list[str | None]:
 
 def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
     """One `meta` tensor (or list, or number) for each new return, None for each returned argument.
-
-    Raises what the op raises on arguments that do not fit together.
-    """
+    Raises what the op raises on arguments that do not fit together."""
 
     def shape_of(x: Tensor) -> Tensor:
         return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
@@ -238,11 +302,8 @@ def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
 
 
 def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Callable[[], object]:
-    """A call without arguments that does what `func` does and puts new results into `fresh`.
-
-    `_op` is the op itself, one Python call less than the `OpOverload` around it.
-    """
-    outs = tree_leaves(fresh)
+    """A call without arguments that does what `func` does and puts new results into `fresh`."""
+    outs = tree_leaves(fresh)  # and `_op` is the op, one Python call less than the `OpOverload`
     if all(out is None for out in outs):
         return partial(func._op, *args, **kwargs)
 

@@ -22,9 +22,9 @@ computes on a CPU, and what its `pdl` switch does.
     paged.py             the pieces of the attention kernels
     e4m3.py              a cache in fp8 inside kernels
 
-Beside this room, for those who have no Triton too: ../quantized_matrix.py (what weights of few bits
-are, and how they are packed), ../gumbel.py and ../fp8.py (sampling and e4m3 in PyTorch), and
-../interpreter.py, the guard that makes Triton's interpreter honest about bf16.
+Beside this folder, for those who have no Triton too: ../quantized_matrix.py (how weights of few
+bits are packed), ../gumbel.py and ../fp8.py (sampling and e4m3 in PyTorch). On a CPU the kernels
+run in Triton's interpreter; labs/support/interpreter.py makes that honest about bf16.
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused
 model's only because it rounds less often.

@@ -23,7 +23,6 @@ two barriers.
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,34 +236,17 @@ def gate_up_kernel(
         tl.store(out + m * N + pair, result, mask=pair < N)
 
 
-# ---------------------------------------------------------------- launches (the ops: linear.py)
+# ---------------------------------------------------------------- a launch (the ops: linear.py)
 
 
-def launch_linear(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor | Sequence[Tensor | None],
-    bias: Tensor | None, eps: float, add: bool, pdl: bool, plan: GemvPlan, kernel: Any = None,
+def launch(
+    kernel: Any, plan: GemvPlan, out: Tensor, x: Tensor, *others: Any, pdl: bool = False,
     **constants: Any,
 ) -> None:  # fmt: skip
-    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS. `kernel`: one
-    with the arguments of `linear_kernel`, more constants, and a weight of one tensor or several."""
-    num_rows, width = out.shape[1], x.shape[1]
-    weights = [weight] if isinstance(weight, Tensor) else weight
-    (kernel or linear_kernel)[(plan.num_programs(num_rows),)](
-        out, x, norm_weight, *weights, bias, eps, M=len(x), N=num_rows, K=width,
+    """A kernel of this shape: (out, x, *others), and M, N, K, the plan and more as constants. All
+    are checked already; M is at most MAX_GEMV_TOKENS, and N is the width of `out`."""
+    kernel[(plan.num_programs(out.shape[1]),)](
+        out, x, *others, M=len(x), N=out.shape[1], K=x.shape[1],
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
         num_warps=plan.warps, **constants, **launch_options(pdl, x.device),
-    )  # fmt: skip
-
-
-def launch_gate_up(
-    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool,
-    plan: GemvPlan,
-) -> None:  # fmt: skip
-    """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
-    num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    gate_up_kernel[(plan.num_programs(num_pairs),)](
-        out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip

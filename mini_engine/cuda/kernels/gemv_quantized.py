@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from mini_engine.cuda import quantized_matrix
 from mini_engine.cuda.kernels.activation import silu
@@ -265,20 +264,6 @@ def dequantize_kernel(
         at = out + row.to(tl.int64) * K + column
         mask = (row < N) & (column < K)
         tl.store(at, (value * scale.to(tl.float32)).to(out.dtype.element_ty), mask=mask)
-
-
-# ---------------------------------------------------------------- launches (the ops: linear.py)
-
-
-def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
-    """The weight into out (N, K)."""
-    rows, width = weight.shape
-    chunk = 8  # a warp's 16-byte loads of a row
-    segments = weight.packed.shape[1] // quantized_matrix.WORDS
-    dequantize_kernel[(triton.cdiv(rows, 4), triton.cdiv(segments, chunk))](
-        out, weight.packed, weight.scales, weight.zeros, EXPONENT, N=rows, K=width,
-        ROWS=4, CHUNK=chunk, **form_of(weight), num_warps=4,
-    )  # fmt: skip
 
 
 def form_of(weight: QuantizedMatrix) -> dict[str, int]:

@@ -26,16 +26,23 @@ with a tolerance.
 from __future__ import annotations
 
 import torch
+import triton
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.gemv import (
+    MAX_GEMV_TOKENS,
+    gate_up_kernel,
+    gemv_plan,
+    launch,
+    linear_kernel,
+)
 from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
 from mini_engine.cuda.kernels.gemv_quantized import (
     EXPONENT,
+    dequantize_kernel,
     form_of,
-    launch_dequantize,
     quantized_plan,
     quantized_product_kernel,
 )
@@ -104,39 +111,38 @@ def product(
 ) -> None:  # fmt: skip
     """out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out with `add`). W: as `parts_of` gives it.
     gated: out = silu(gate) · up of RMSNorm(x) Wᵀ."""
-    halves = 2 if gated else 1
-    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves)
-    num_rows, width = matrix.shape[0] // halves, matrix.shape[1]
-    if bias is not None:
-        check_shape("bias", bias, (num_rows,))
+    num_rows, width = len(weight) // (2 if gated else 1), x.shape[1]
+    matrix = weight if scales is None else QuantizedMatrix(weight, scales, zeros, bits, width)
+    _check(out, x, norm_weight, matrix, bias, num_rows)
     if not runs_triton(x):
         result = product_reference(x, norm_weight, matrix, bias, eps)
         result = silu_mul_reference(result) if gated else result
         out.copy_(result + out.float() if add else result)
         return
     sms = sm_count(x.device)
+    form = {"NORM": norm_weight is not None, "BIAS": bias is not None, "ADD": add}
     if isinstance(matrix, QuantizedMatrix):
-        fours = torch.split(x, MAX_GEMV_TOKENS), torch.split(out, MAX_GEMV_TOKENS)
-        for some, its_out in zip(*fours, strict=True):
+        fours = torch.split(out, MAX_GEMV_TOKENS), torch.split(x, MAX_GEMV_TOKENS)
+        for of_four, four in zip(*fours, strict=True):
             plan = quantized_plan(
-                num_rows, width, bits, tokens=len(some), pairs=gated, sm_count=sms
+                num_rows, width, bits, tokens=len(four), pairs=gated, sm_count=sms
             )
-            launch_linear(
-                its_out, some, norm_weight, (weight, scales, zeros), bias, eps, add, pdl, plan,
-                quantized_product_kernel, GATED=gated, exponent=EXPONENT, **form_of(matrix),
+            launch(
+                quantized_product_kernel, plan, of_four, four, norm_weight, weight, scales, zeros,
+                bias, eps, EXPONENT, pdl=pdl, GATED=gated, **form, **form_of(matrix),
             )  # fmt: skip
         return
     plan = gemv_plan(num_rows, width, pairs=gated, sm_count=sms)
     norms = [] if norm_weight is None else [norm_weight]
     if dot := dot_plan(plan, x, weight, *norms):
-        launch_linear(
-            out, x, norm_weight, weight, bias, eps, add, pdl, dot, dot_product_kernel,
-            GATED=gated, SLICES=dot.warps,
+        launch(
+            dot_product_kernel, dot, out, x, norm_weight, weight, bias, eps, pdl=pdl,
+            GATED=gated, SLICES=dot.warps, **form,
         )  # fmt: skip
-    elif gated and norm_weight is not None:
-        launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
+    elif gated:
+        launch(gate_up_kernel, plan, out, x, norm_weight, weight, eps, pdl=pdl)
     else:
-        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, plan)
+        launch(linear_kernel, plan, out, x, norm_weight, weight, bias, eps, pdl=pdl, **form)
 
 
 # four names for one op, so that a trace tells the products of a layer apart
@@ -152,10 +158,15 @@ def dequantize(
 ) -> None:
     """The weight into out (N, K), rounded to its dtype."""
     weight = QuantizedMatrix(packed, scales, zeros, bits, out.shape[1])
-    if runs_triton(out):
-        launch_dequantize(out, weight)
-    else:
+    if not runs_triton(out):
         out.copy_(dequantized(weight))
+        return
+    rows, chunk = 4, 8  # chunk: the segments that a warp loads of a row, 16 bytes a thread
+    grid = triton.cdiv(len(out), rows), triton.cdiv(packed.shape[1], WORDS * chunk)
+    dequantize_kernel[grid](
+        out, packed, scales, zeros, EXPONENT, N=len(out), K=out.shape[1], ROWS=rows, CHUNK=chunk,
+        **form_of(weight), num_warps=4,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the same in PyTorch
@@ -182,22 +193,21 @@ def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]
     return (weight, None, None, 0) if isinstance(weight, Tensor) else weight.parts
 
 
-def _checked(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None,
-    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int, halves: int,
-) -> Matrix:  # fmt: skip
-    """The weight of these parts. Raises ValueError unless everything fits it."""
-    (tokens, width), height = x.shape, len(weight)
-    matrix: Matrix = weight
-    wanted, most = width, MAX_GEMV_TOKENS
-    if scales is not None:
-        matrix, most = QuantizedMatrix(weight, scales, zeros, bits, width), MAX_QUANTIZED_TOKENS
-        wanted = -(-width // (32 // bits * WORDS)) * WORDS
-    check_shape("weight", weight, (height, wanted))
+def _check(
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None,
+    num_rows: int,
+) -> None:  # fmt: skip
+    """Raises ValueError unless everything fits the weight."""
+    tokens, width = x.shape
+    most = MAX_GEMV_TOKENS
+    if isinstance(weight, Tensor):
+        check_shape("weight", weight, (len(weight), width))
+    else:
+        most, words = MAX_QUANTIZED_TOKENS, -(-width // (32 // weight.bits * WORDS)) * WORDS
+        check_shape("weight", weight.packed, (len(weight.packed), words))
     check_shape("x", x, (tokens, width))
-    check_shape("out", out, (tokens, height // halves))
-    if norm_weight is not None:
-        check_shape("norm_weight", norm_weight, (width,))
+    check_shape("out", out, (tokens, num_rows))
+    check_vectors(width, norm_weight=norm_weight)
+    check_vectors(num_rows, bias=bias)
     if tokens > most:
         raise ValueError(f"{tokens} tokens > {most}: use library_linear")
-    return matrix

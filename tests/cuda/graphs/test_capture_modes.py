@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from labs.support.late_device import late_device
+from labs.support.loading import allocate, give_back, host_zeros
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.graphs.emulator import CUDAGraph, queue
-from mini_engine.cuda.graphs.threads import MODES, CaptureError, underway
+from mini_engine.cuda.graphs.emulator import CUDAGraph
+from mini_engine.cuda.graphs.tape import MODES, CaptureError, underway
 
 GRAPHS = graphs_for("cpu")
 DEVICE, SIDE = torch.ones(4), emulator.Stream()
 
 
 def host(*, pinned: bool, value: float = 0.0) -> Tensor:
-    return GRAPHS.host_zeros(4, dtype=torch.float32, pinned=pinned).fill_(value)
+    return host_zeros(GRAPHS, 4, pinned=pinned).fill_(value)
 
 
 UNSAFE: dict[str, Callable[[], object]] = {
-    "cudaMalloc of 1,024 bytes": partial(emulator.caching_allocator_alloc, 1024),
+    "cudaMalloc of 1,024 bytes": partial(allocate, GRAPHS, 1024),
     "Stream.synchronize": SIDE.synchronize,
     "Event.synchronize": emulator.Event().synchronize,
     "Event.query": emulator.Event().query,
@@ -98,11 +99,11 @@ def test_what_the_capturing_stream_allocates_comes_from_the_pool() -> None:
     with emulator.graph(CUDAGraph(), pool=pool):
         DEVICE * 2
         before = pool.reserved_bytes
-        address = emulator.caching_allocator_alloc(4096)
+        address = allocate(GRAPHS, 4096)
         assert pool.reserved_bytes == before + 4096
-    emulator.caching_allocator_delete(address)
+    give_back(GRAPHS, address)
     with pytest.raises(KeyError):  # it has been given back
-        emulator.caching_allocator_delete(address)
+        give_back(GRAPHS, address)
 
 
 # -- a device that is late -----------------------------------------------------------------------
@@ -136,13 +137,13 @@ def test_an_event_waits_for_what_came_before_it_and_no_more() -> None:
     with emulator.graph(graph := CUDAGraph()):
         DEVICE.add_(0)
     event = emulator.Event()
-    with late_device():
+    with late_device() as queue:
         graph.replay()
         event.record()
         graph.replay()
         assert not event.query()
         event.synchronize()
         assert event.query()
-        assert queue.given - queue.done == 1
+        assert len(queue.waiting) == 1
         DEVICE.sum()  # an op of the device runs after all that was given before it
-        assert queue.given == queue.done
+        assert not queue.waiting

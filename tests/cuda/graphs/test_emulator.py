@@ -24,7 +24,7 @@ from mini_engine.cuda.graphs import backend, emulator
 from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool, HostMemory
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
-from mini_engine.cuda.graphs.threads import CaptureError
+from mini_engine.cuda.graphs.tape import CaptureError
 from tests.support.torch_helpers import memory_limit
 
 NOT_PERMITTED = "operation not permitted when stream is capturing: "

@@ -27,6 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from labs.support.loading import allocate, give_back, host_zeros
 from mini_engine.cuda.graphs.backend import (
     Graph,
     GraphBackend,
@@ -256,7 +257,7 @@ FORBIDDEN: dict[str, Callable[[GraphBackend, Tensor], object]] = {
     "host data": lambda g, x: x + torch.tensor([1.0], device=g.device),
     "synchronize": lambda g, _: g.synchronize(),
     "stream.synchronize": lambda g, _: g.current_stream().synchronize(),
-    "blocking copy": lambda g, x: x.copy_(g.host_zeros(4, dtype=x.dtype, pinned=True)),
+    "blocking copy": lambda g, x: x.copy_(host_zeros(g, 4, pinned=True)),
     "capture in a capture": lambda g, x: capture(g, lambda: x + 1),
 }
 
@@ -435,7 +436,7 @@ def test_events_tell_the_time_between_them(graphs: GraphBackend) -> None:
 def test_a_copy_from_pinned_memory_is_a_node_that_reads_at_each_replay(
     graphs: GraphBackend,
 ) -> None:
-    x, host = filled(graphs), graphs.host_zeros(4, dtype=torch.float32, pinned=True)
+    x, host = filled(graphs), host_zeros(graphs, 4, pinned=True)
 
     def body() -> Tensor:
         x.copy_(host, non_blocking=True)
@@ -449,7 +450,7 @@ def test_a_copy_from_pinned_memory_is_a_node_that_reads_at_each_replay(
 
 
 def test_a_copy_from_pageable_memory_is_refused_in_a_capture(graphs: GraphBackend) -> None:
-    x, host = filled(graphs), graphs.host_zeros(4, dtype=torch.float32, pinned=False)
+    x, host = filled(graphs), host_zeros(graphs, 4, pinned=False)
     with pytest.raises(RuntimeError, match="pinned"), graphs.graph(doomed(graphs)):
         x.copy_(host, non_blocking=True)
     x.copy_(host)
@@ -491,7 +492,7 @@ def test_the_runners_capture_beside_a_loader_thread(graphs: GraphBackend) -> Non
 
     def load() -> None:
         with graphs.stream(side):
-            loaded.append(graphs.caching_allocator_alloc(LOADED_BYTES))
+            loaded.append(allocate(graphs, LOADED_BYTES))
 
     def forward(rung: int) -> Tensor:
         loader = threading.Thread(target=load)
@@ -504,7 +505,7 @@ def test_the_runners_capture_beside_a_loader_thread(graphs: GraphBackend) -> Non
     assert runner.replay(4).tolist() == [2, 2, 2, 2]
     assert len(loaded) == 4  # a warm-up and a capture of each rung
     for address in loaded:
-        graphs.caching_allocator_delete(address)
+        give_back(graphs, address)
 
 
 # -- custom ops: the way of a Triton kernel into a graph -----------------------------------------

@@ -6,4 +6,9 @@ processes of their own. By hand: TRITON_INTERPRET=1 python -m pytest tests/cuda/
 
 import os
 
-collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
+collect_ignore_glob = ["test_*.py"]
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from labs.support.interpreter import install_bf16_guard
+
+    install_bf16_guard()
+    collect_ignore_glob = []

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mini_engine.cuda.interpreter import round_to_bf16
+from labs.support.interpreter import round_to_bf16
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, assert_close, rotary

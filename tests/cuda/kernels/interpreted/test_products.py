@@ -59,29 +59,29 @@ class Product:
         self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
         *, add: bool,
     ) -> None:  # fmt: skip
-        if self.kernels == "registers":
-            gemv.launch_linear(out, x, norm, weight, bias, EPS, add, False, self.plan)
-        else:
-            self.launch(out, x, norm, weight, bias, self.plan, add=add, gated=False)
+        self.launch(out, x, norm, weight, bias, self.plan, add=add, gated=False)
 
     def launch(
         self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
         plan: GemvPlan, *, add: bool, gated: bool,
     ) -> None:  # fmt: skip
-        more: dict[str, Any] = {"GATED": gated, "SLICES": plan.warps}
-        kernel, tensors = dot_product_kernel, [weight]
+        form: dict[str, Any] = {"NORM": norm is not None, "BIAS": bias is not None, "ADD": add}
         if isinstance(weight, QuantizedMatrix):
-            kernel, tensors = quantized_product_kernel, list(weight.parts[:3])
-            more = {"GATED": gated, "exponent": EXPONENT, **form_of(weight)}
-        gemv.launch_linear(out, x, norm, tensors, bias, EPS, add, False, plan, kernel, **more)
+            form |= {"GATED": gated, **form_of(weight)}
+            tensors = norm, *weight.parts[:3], bias, EPS, EXPONENT
+            gemv.launch(quantized_product_kernel, plan, out, x, *tensors, **form)
+        elif self.kernels == "tensor cores":
+            form |= {"GATED": gated, "SLICES": plan.warps}
+            gemv.launch(dot_product_kernel, plan, out, x, norm, weight, bias, EPS, **form)
+        elif gated:
+            gemv.launch(gemv.gate_up_kernel, plan, out, x, norm, weight, EPS)
+        else:
+            gemv.launch(gemv.linear_kernel, plan, out, x, norm, weight, bias, EPS, **form)
 
     def gate_up(self, out: Tensor, x: Tensor, norm: Tensor, weight: Matrix) -> None:
         """By a plan of half the rows: the tile has rows of both halves."""
         plan = GemvPlan(max(1, self.plan.rows // 2), *list(vars(self.plan).values())[1:])
-        if self.kernels == "registers":
-            gemv.launch_gate_up(out, x, norm, weight, EPS, False, plan)
-        else:
-            self.launch(out, x, norm, weight, None, plan, add=False, gated=True)
+        self.launch(out, x, norm, weight, None, plan, add=False, gated=True)
 
     def room(self, *shape: int) -> Tensor:
         dtype = FP32 if self.kernels == "tensor cores" else self.dtype

@@ -1,4 +1,4 @@
-"""Triton's CPU interpreter, made honest about bf16. Only used when TRITON_INTERPRET=1.
+"""Triton's CPU interpreter, made honest about bf16, for kernels that are written and tested in it.
 
 The interpreter (Triton 3.6 to 3.9) keeps a bf16 tile as the uint16 of its bits. Loading, storing,
 selecting and casting are right; arithmetic is not: `a + b` adds bit patterns, and nobody is told.
@@ -8,8 +8,7 @@ float32 -> bf16 cuts the low bits off where a GPU rounds to nearest even. So her
 * the cast to bf16 rounds;
 * every other operation on bf16 raises. A kernel that passes says `.to(tl.float32)` after each load.
 
-One more repair: Triton 3.6 cannot take a run-time bound in `range` under numpy 2.4 or newer. And
-half of a kernel's time is saved, which went into work without any effect.
+And half of a kernel's time is saved, which went into work without any effect.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import triton
 import triton.language as tl
-
-INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
 _GUARDED = (
     *("create_exp", "create_exp2", "create_log", "create_log2", "create_sqrt", "create_rsqrt"),
@@ -48,7 +44,6 @@ def install_bf16_guard() -> None:
         if name in _GUARDED or name.startswith(_GUARDED_PREFIXES):
             setattr(builder, name, _refuse_bf16(name, getattr(builder, name)))
     reductions.apply_impl = _refuse_bf16("a reduction", reductions.apply_impl)
-    _mend_index(interpreter)
     _patch_once(interpreter)
     # Triton does each sum of integers in 64 bits, too, and drops what it finds: without
     # `options.debug` nothing is asserted.
@@ -106,16 +101,6 @@ def _mend_bf16(builder: Any, handle: Any) -> None:
     builder.get_bf16 = lambda _, value: handle(
         round_to_bf16(np.array([value], np.float32)), tl.bfloat16
     )
-
-
-def _mend_index(interpreter: Any) -> None:
-    inner = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, *scope: Any) -> None:
-        inner(tensor, *scope)
-        tensor.__index__ = lambda self: int(np.asarray(self.handle.data).item())
-
-    interpreter._patch_lang_tensor = patched
 
 
 def _patch_once(interpreter: Any) -> None:

@@ -1,0 +1,100 @@
+"""What a cell of a notebook shows: a picture that it drew, and steps on two lanes.
+
+    with shown() as path:
+        plots.timeline(timelines, path)
+    two_lanes({"one by one": predict(shape, spec, "NONE").timeline, ...})
+
+IPython is imported when a cell shows something: the engine does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
+
+WIDE, LEFT, RIGHT, ROW, STRIPE = 736, 168, 640, 60, 9  # pixels; lanes go from LEFT to RIGHT
+PARTS = {"host": "host", "launch": "cpu", "graph": "cpu", "copy": "cpu"}  # of the CPU's lane
+KEY = (("cpu", "CPU launches"), ("host", "engine"), ("gpu", "GPU computes"), ("idle", "waits"))
+LOOK = """
+text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
+.soft{fill:#59636e}.end{text-anchor:end}.page{fill:#fff}
+.cpu{fill:#e69f00}.gpu{fill:#0072b2}.host{fill:#8b8f98}.idle{fill:#e6e4de}
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.soft{fill:#9198a1}.page{fill:#101318}
+.cpu{fill:#f0b429}.gpu{fill:#4aa8e8}.idle{fill:#2a303a}}
+"""
+
+
+@contextmanager
+def shown() -> Iterator[Path]:
+    """A path to draw to; what was drawn appears below the cell."""
+    from IPython.display import Image, display
+
+    with TemporaryDirectory() as folder:
+        yield Path(folder) / "figure.png"
+        display(Image(filename=str(Path(folder) / "figure.png")))  # type: ignore[no-untyped-call]
+
+
+def two_lanes(steps: Mapping[str, Sequence[TraceEvent]]) -> None:
+    """Show each step, by its name, on the lanes of CPU and GPU, all on one scale."""
+    from IPython.display import SVG, display
+
+    display(SVG(lanes_svg(steps)))  # type: ignore[no-untyped-call]
+
+
+def lanes_svg(steps: Mapping[str, Sequence[TraceEvent]]) -> str:
+    """The picture as a text. Kernels are thinner than a pixel: the GPU's lane has a stripe every
+    STRIPE pixels, which are as wide together as the kernels are. Raises ValueError for no steps."""
+    if not steps:
+        raise ValueError("no steps to draw on two lanes")
+    longest = max(event.end_us - events[0].start_us for events in steps.values()
+                  for event in events)  # fmt: skip
+    rows = [_row(ROW * i, name, events, longest) for i, (name, events) in enumerate(steps.items())]
+    tall, places = ROW * len(rows) + 26, (LEFT, LEFT + 122, LEFT + 204, LEFT + 328)
+    key = "".join(
+        f'<rect class="{part}" x="{x}" y="{tall - 19}" width="11" height="11"/>'
+        f'<text class="soft" x="{x + 16}" y="{tall - 9}">{name}</text>'
+        for x, (part, name) in zip(places, KEY, strict=True)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {tall}" width="{WIDE}" '
+        f'role="img" aria-label="Steps on the lanes of CPU and GPU"><style>{LOOK}</style>'
+        f'<rect class="page" width="{WIDE}" height="{tall}"/>{"".join(rows)}{key}</svg>'
+    )
+
+
+def _row(top: int, name: str, events: Sequence[TraceEvent], longest: float) -> str:
+    zero = min(event.start_us for event in events)
+    itl_us = max(event.end_us for event in events) - zero
+
+    def box(part: str, start_us: float, end_us: float, lane: int) -> str:
+        x, wide = (us * (RIGHT - LEFT) / longest for us in (start_us, end_us - start_us))
+        return (
+            f'<rect class="{part}" x="{LEFT + x:.1f}" y="{top + 8 + 20 * lane}" '
+            f'width="{max(wide, 1):.1f}" height="16"/>'
+        )
+
+    boxes = [box("idle", 0, itl_us, 0), box("idle", 0, itl_us, 1)]
+    at_work = [event for event in events if event.lane == CPU and event.category in PARTS]
+    for part, of in groupby(at_work, key=lambda event: PARTS[event.category]):
+        together = list(of)
+        boxes.append(box(part, together[0].start_us - zero, together[-1].end_us - zero, 0))
+    kernels = [event for event in events if event.lane == GPU]
+    first_us, last_us = kernels[0].start_us - zero, kernels[-1].end_us - zero
+    busy = busy_us(kernels, GPU)
+    count = max(4, round((last_us - first_us) * (RIGHT - LEFT) / longest / STRIPE))
+    for i in range(count):
+        start_us = first_us + i * (last_us - first_us) / count
+        boxes.append(box("gpu", start_us, start_us + busy / count, 1))
+    launches = sum(event.lane == CPU and PARTS.get(event.category) == "cpu" for event in events)
+    return (
+        f'<text class="name" x="8" y="{top + 20}">{escape(name)}</text>'
+        f'<text class="soft" x="8" y="{top + 40}">{launches:,} launches</text>{"".join(boxes)}'
+        f'<text class="name end" x="{WIDE - 8}" y="{top + 21}">{itl_us / 1e3:.2g} ms</text>'
+        f'<text class="soft end" x="{WIDE - 8}" y="{top + 41}">busy {busy / itl_us:.0%}</text>'
+    )
