@@ -221,9 +221,8 @@ def kernels_of(model: Model, mode: str) -> Kernels:
 
 def no_triton() -> str | None:
     """Why the kernels cannot run here, in one line; None where they can."""
-    if find_spec("triton") is None:
-        return "the kernels are written in Triton, which is not installed: pip install triton"
-    return None
+    missing = "the kernels are written in Triton, which is not installed: pip install triton"
+    return None if find_spec("triton") else missing
 
 
 def no_pdl(backend: GraphBackend) -> str | None:

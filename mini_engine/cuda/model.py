@@ -9,8 +9,8 @@ Out: hidden states, then logits and one sampled token for each request.
     model.advance(inputs, tokens)                      # feed them back, on the device
 
 Nothing here waits for the device, and no shape depends on its data. So with a static attention all
-of it can be captured in a CUDA graph, even k decode steps in one (`decode`). Norms, RoPE and
-softmax compute in float32 and round to the weights' dtype; matrices multiply in that dtype.
+of it can be captured, even k decode steps in one graph (`decode`). Norms, RoPE and softmax compute
+in float32 and round to the weights' dtype; matrices multiply in that dtype.
 Shapes: T tokens, R requests, H hidden, D head_dim, V vocabulary.
 """
 

@@ -16,11 +16,9 @@ Out: out (M, N), in the dtype of x.
     quantised                         1 to 16    gemv_quantized.py, four tokens at a time
 
 Each reads a weight once for 4 tokens, which is all that counts in decode. From 5 tokens on it is a
-library's turn (cuBLAS on a GPU). A quantised weight must first be written out in the dtype of x for
-that: in int4 0.5 bytes a number are read, 2 written and 2 read again. Reading it four times, for 16
-tokens, are 2 bytes in all. So 16 is where that begins. They all add in different orders, so a
-token's last bits depend on which of them its batch gets: compare eager and graph at one rung, or
-with a tolerance.
+library's turn (cuBLAS on a GPU). For that a quantised weight must first be written out: in int4 0.5
+bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2 bytes in
+all. They all add in different orders: compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations

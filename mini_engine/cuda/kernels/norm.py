@@ -62,6 +62,7 @@ def add_rms_norm_kernel(
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     row = tl.load(residual + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     row += tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    # Rounded before it is normed: the next layer adds to what is stored, not to the float32.
     stored = row.to(residual.dtype.element_ty)
     tl.store(residual + at, stored, mask=inside)
     row = stored.to(tl.float32)

@@ -11,9 +11,8 @@ Out: a greedy step ends in two launches (head, pick), a sampled one in four (hea
 **The cutoff** of top-k is the largest logit c with (tokens from c on) >= k, that of top-p the
 largest with (their mass) >= p · mass. Both sums fall as c rises, so the cutoff lies between two
 logits, and a bisection finds it: each pass reads the row once more, from L2, and keeps one half.
-The ends always move to a logit of the row, so equal ends are the answer, exactly. Of 151,936 normal
-logits a filter's is found within 23 passes (a test counts them), all by one program. How long that
-takes is not yet measured.
+Of 151,936 normal logits a filter's is found within 23 passes (a test counts them), all by one
+program. How long that takes is not yet measured.
 
 **The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
 each.
@@ -66,6 +65,7 @@ def tail(
     """Of a row: weight of the logits >= bound, the smallest of these, the largest of the others.
     A logit weighs exp((logit - peak) / temperature) with MASS, else 1. -inf and NaN do not count.
     """
+    # What each lane found so far; lanes are brought together once, after the whole row.
     weight = tl.zeros((BLOCK,), tl.float32)
     above = tl.full((BLOCK,), INFINITY, tl.float32)
     below = tl.full((BLOCK,), -INFINITY, tl.float32)
@@ -92,6 +92,7 @@ def bisect(
         middle = 0.5 * low + 0.5 * high
         middle = tl.where(middle > low, middle, high)  # nothing lies between
         weight, above, below = tail(logits, middle, peak, temperature, V, BLOCK, MASS)
+        # Both ends move to a logit of the row, never to a number between: so they meet exactly.
         enough = weight >= target
         low = tl.where(enough, above, low)
         high = tl.where(enough, high, below)
