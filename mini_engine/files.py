@@ -49,14 +49,10 @@ def parse_json(content: str | bytes, where: str) -> object:
 
 
 def typed(kind: type[T], data: object, where: str, *, more: bool = False) -> T:
-    """The dataclass `kind` from a JSON object, checked field by field.
-
-    A field's type may be int, float (which takes an int), str, bool, Any, a Literal, a dataclass,
-    list[…], tuple[…, ...], dict[str, …], or a union of them. A null counts as a field that is not
-    there, and such a field needs a default. `more`: fields that `kind` does not have are passed
-    over; otherwise they are errors. Raises ValueError "WHERE: FIELD is VALUE, expected TYPE", and
-    with `where` in front what the dataclass itself raises about its values.
-    """
+    """The dataclass `kind` from a JSON object, checked field by field. A null counts as a field
+    that is not there, and such a field needs a default. `more`: fields that `kind` does not have
+    are passed over. Raises ValueError "WHERE: FIELD is VALUE, expected TYPE", and with `where` in
+    front what the dataclass itself raises about its values."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} is {in_short(data)}, expected an object {{...}}")
     hints, given = _hints(kind), {}
@@ -146,8 +142,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file beside the path, then put it in its place: an interrupt or a full disk leaves
-    the old one. Text becomes UTF-8. Makes folders. What is no file, such as /dev/stdout or a pipe,
-    is written to as it is. Raises OSError with the path in it."""
+    the old one. Makes folders; /dev/stdout or a pipe is written to as it is. Raises OSError with
+    the path in it."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a link stays a link
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,5 @@
 """A model on a card, served by an engine: the predictions of this project behind one object.
 
-In:  names: of a model's shape, a card, a host, an engine; or paths of their files.
-Out: `Server`, whose methods predict a step, take one apart, choose capture sizes, replay a trace.
-
     from mini_engine import Server
 
     server = Server("qwen3-8b", card="l40s", engine="vllm")
@@ -11,8 +8,7 @@ Out: `Server`, whose methods predict a step, take one apart, choose capture size
     server.ladder({33: 100, 1: 7}, rungs=2)        # [1, 33]
     server.replay("trace.csv").itl_p99_us
 
-Everything is predicted, and nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE,
-FULL, FULL_AND_PIECEWISE.
+Nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE.
 """
 
 from __future__ import annotations
@@ -89,8 +85,7 @@ class Server:
         self, batch: int = 1, context: int = 1024, itl_ms: float | None = None,
         mode: str | None = None,
     ) -> Explained:  # fmt: skip
-        """A measured step (or, without `itl_ms`, the predicted eager one) taken apart: bytes,
-        beginnings and ends of kernels, and the time in which the GPU waits for the CPU. Raises
+        """A measured step (or, without `itl_ms`, the predicted eager one) taken apart. Raises
         ValueError where so many requests do not fit the card."""
         check_batch(self.config, self.spec, batch, context, self.stored)
         return explain(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from labs.lab07b_static_cache.masked_rows import masked_columns
 from labs.lab07b_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -20,7 +21,6 @@ from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, PALE, PREDICTED, 
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.step_model import StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16

@@ -153,7 +153,7 @@ def split_step(path: Path) -> None:
             issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("engine", "wait")]
             draw_lanes(axes, boxes, begin_us, end_us, edge=0.6)
             _point_at_attention(axes, boxes, begin_us, end_us)
-            axes.set_title(f"{name}: {len(issued)} launches, ITL {itl_us:,.0f} µs", pad=4)
+            axes.set_title(f"{name}: {len(issued)} launches, step {itl_us:,.0f} µs", pad=4)
         for axes in rows[1:-1]:
             axes.tick_params(axis="x", labelbottom=False)
         rows[-1].set_xlabel("µs since the step began")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,10 +16,8 @@ from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
-    BLACK,
     BLUE,
     MODE_COLOURS,
-    ORANGE,
     PALE,
     SKY,
     VERMILION,
@@ -46,7 +45,7 @@ LIMITS = SchedulerLimits(
     block_size=16,
     max_model_len=2048,
 )
-PREFILL, DECODE, WAITING = ORANGE, SKY, YELLOW
+PREFILL, DECODE, WAITING = YELLOW, SKY, PALE
 
 
 def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
@@ -79,8 +78,8 @@ def batch_over_time(path: Path) -> None:
         f"Predicted: Qwen3-0.6B on an H200, a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of "
         "16. In a row: the tokens of the step; below: the rows that it is padded to."
     )
-    with canvas(path, (6.9, 8.16), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.5, 2.0, 0.9])
+    with canvas(path, (6.9, 8.6), title=title, caption=caption) as figure:
+        rows = figure.subplots(3, 1, sharex=True, height_ratios=[0.75, 2.0, 0.9])
         _legend(rows[0])
         _requests(rows[1], steps, zero_us)
         _lanes(rows[2], events, zero_us)
@@ -144,7 +143,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
                 boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
             colour = COLOURS.get(category, (PALE, ""))[0]
             axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
-    axes.set_title("CPU: orange launches, grey engine", pad=4)
+    axes.set_title("CPU: orange launches, grey engine, pale waits", pad=4)
     axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
     axes.set_ylim(-0.1, 1.9)
     axes.tick_params(axis="y", length=0)
@@ -191,34 +190,44 @@ MANY = 64  # the batch that the title speaks of
 
 def throughput(path: Path) -> None:
     """Tokens a second against the requests of a batch: of all of them, and of each."""
-    lines = (("full", "one graph", BLUE), ("eager", "eager", VERMILION))
+    lines = (("full", "graph, predicted", BLUE), ("eager", "eager, predicted", VERMILION))
     whole = dict(tokens_a_second("full"))
     gain = MANY * whole[MANY] / whole[1]
+    dots = (
+        ("graph, SGLang", BLUE, "o", recorded("cg")),
+        ("eager, SGLang", VERMILION, "o", recorded("eager")),
+        ("graph, vLLM", BLUE, "*", [(batch, 1e3 / ms) for batch, ms in ON_B200]),
+    )
     with canvas(
-        path, (6.9, 7.76),
-        title=f"{MANY} readers in one batch: {gain:.0f} times the tokens, and each still gets "
-        f"{gain / MANY:.0%} of the speed",
-        caption="Lines, predicted: Qwen3-0.6B on an H200, 512 tokens of context. Dots, recorded by "
-        "ml-energy: Llama-3-8B, vLLM 0.11 with graphs.",
+        path, (6.9, 9.8),
+        title=f"{MANY} readers in one batch: {gain:.0f} times the tokens by our model, and more in "
+        "the servers that were recorded",
+        caption="Lines, predicted: Qwen3-0.6B on an H200, 512 tokens of context. Dots, recorded: "
+        "the same model, SGLang on an H100 (272 tokens) and vLLM on a B200 (context not told).",
     ) as figure:  # fmt: skip
-        above, below = figure.subplots(2, 1, sharex=True)
+        legend, above, below = figure.subplots(3, 1, height_ratios=[0.7, 2, 2])
         drawn = [(label, colour, "-", tokens_a_second(mode)) for mode, label, colour in lines]
-        dots = ("recorded: Llama-3-8B, H100", BLACK, "o", recorded())
-        for label, colour, style, points in [*drawn, dots]:
+        for label, colour, style, points in [*drawn, *dots]:
             batches, each = zip(*points, strict=True)
             totals = [batch * one for batch, one in points]
-            above.plot(batches, totals, style, color=colour, label=label)
-            below.plot(batches, each, style, color=colour)
+            size = 15 if style == "*" else 9
+            above.plot(batches, totals, style, color=colour, label=label, markersize=size)
+            below.plot(batches, each, style, color=colour, markersize=size)
         above.set_yscale("log")
         for axes, told in ((above, "all readers together"), (below, "each reader")):
             axes.set_xscale("log", base=2)
             axes.set_ylabel("tokens a second")
             axes.set_title(told)
             axes.yaxis.set_major_formatter("{x:,.0f}")
-        below.set_ylim(0, 1000)
-        below.legend(*above.get_legend_handles_labels(), loc="upper right")
-        doubling_ticks(below, 1, 256)
+            doubling_ticks(axes, 1, 256)
+        below.set_ylim(0, 750)
         below.set_xlabel("requests that decode at once")
+        legend.set_axis_off()
+        shown = legend.legend(
+            *above.get_legend_handles_labels(), loc="upper left", ncols=2, columnspacing=1,
+            borderaxespad=0,
+        )  # fmt: skip
+        shown.set_in_layout(False)
 
 
 def tokens_a_second(mode: Mode) -> list[tuple[int, float]]:
@@ -227,11 +236,14 @@ def tokens_a_second(mode: Mode) -> list[tuple[int, float]]:
     return [(n, 1e6 / step_time(inside, SPEC, mode, n).itl_us) for n, inside in ops]
 
 
-def recorded() -> list[tuple[int, float]]:
-    """The same, as ml-energy has recorded it on an H100."""
+def recorded(way: str) -> list[tuple[int, float]]:
+    """The same, as the profile of the prologue has it for SGLang on an H100."""
     published, _ = read_points(SHIPPED_POINTS, Sheets.shipped())
-    points = [p for p in published if p.id.startswith("mlenergy-h100-llama-3-8b-lm-arena")]
-    return sorted((p.batch, 1e3 / p.itl_ms) for p in points)
+    known = re.compile(rf"yicon-sglang-{way}-qwen3-0\.6b-b\d+-p16")
+    return sorted((p.batch, 1e3 / p.itl_ms) for p in published if known.fullmatch(p.id))
 
+
+# Batch and ms of a step in one graph: https://github.com/vllm-project/vllm/issues/47089
+ON_B200 = ((1, 1.5), (128, 2.5))
 
 FIGURES = {"10-throughput.png": throughput, "10-batch-over-time.png": batch_over_time}

@@ -1,4 +1,4 @@
-"""The second figure of chapter 10: from which context on swapping beats computing again."""
+"""The figure of deeper/swap-or-again: from which context on swapping beats computing again."""
 
 from __future__ import annotations
 
@@ -55,19 +55,20 @@ def crossover(path: Path) -> None:
     first, last = (round(edge, -3) for edge in again_pays("qwen3-0.6b", "PCIe 5.0"))
     with canvas(
         path,
-        (6.9, 6.76),
+        (6.9, 7.4),
         title=f"Over PCIe 5.0, computing again wins from about {first:,.0f} to {last:,.0f} "
         "tokens of a small model, and hardly ever for a large one",
         caption=f"Predicted: a request preempted on an H200, steps of up to {BUDGET:,} tokens, "
         f"blocks of {BLOCK}, out and in again. Computing: what it adds to steps that decode. "
         "Grey: it takes less than PCIe 5.0.",
     ) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
+        above, below = figure.subfigures(2, 1, height_ratios=[1, 5])
+        left, right = below.subplots(1, 2, sharey=True)
         for axes, (model, words) in zip((left, right), MODELS.items(), strict=True):
             _panel(axes, model)
             axes.set_title(words, pad=6)
         left.set_ylabel("ms")
-        left.legend(loc="upper left")
+        above.legend(*left.get_legend_handles_labels(), loc="center left", ncols=2)
 
 
 def _panel(axes: Axes, model: str) -> None:
@@ -85,7 +86,7 @@ def _panel(axes: Axes, model: str) -> None:
     axes.set_xticks([128, 1024, 8192], ["128", "1,024", "8,192"])
     axes.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     axes.set_xlim(TOKENS[0], TOKENS[-1])
-    axes.set_ylim(0.03, 60_000)
+    axes.set_ylim(0.03, 3000)
     axes.set_xlabel("tokens in its cache")
 
 

@@ -1,7 +1,7 @@
-"""The figures of chapter 16: what a graph saved for others, and which lever to pull.
+"""The figures of chapter 16: what a graph saved for others, which lever to pull, other bars.
 
 In:  the pairs of published points that differ in nothing but the launch, eager and as one graph.
-Out: two PNGs.
+Out: three PNGs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
+from course.draw.ledger import COLOURS, PARTS, TOLD, parts_us
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, canvas, percent_ticks
+from mini_engine.step.cards import load_spec
 from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
 
 
@@ -55,10 +58,10 @@ def saved_by_a_graph(path: Path) -> None:
 QUESTIONS = (  # a question, and where "yes" leads
     (
         "Do users wait outside\nof the step?",
-        "Tokeniser, network: no kernel\nhelps (10, 14). A queue because\nthe step is slow: go on",
+        "Tokeniser, network: no kernel\nhelps. (A queue because the\nstep is slow is a no.)",
     ),
     ("Does the GPU idle while\na step runs?", "Record the step: graphs,\nladder, pieces (5, 8, 9)"),
-    ("Are its kernels a few\nmicroseconds each?", "Fewer kernels, early\nstarts (11, 13, 15)"),
+    ("Are its kernels shorter\nthan some 7 µs?", "Fewer kernels, early\nstarts (11, 13, 15)"),
     ("Do the bytes explain\nthe time?", "Few bits, or more users\nfor each byte (3, 10)"),
 )
 LAST = "Then it is arithmetic: reuse prompts (10),\ntile (12), or take a larger card"
@@ -97,4 +100,45 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], wor
               ha="center" if level else "left", va="bottom" if level else "center")  # fmt: skip
 
 
-FIGURES = {"16-saved-by-a-graph.png": saved_by_a_graph, "16-which-lever.png": which_lever}
+# ---------------------------------------------------------------- other bars
+
+BARS = (("0.6B, H200", "qwen3-0.6b", "h200"), ("8B, H200", "qwen3-8b", "h200"),
+        ("8B, RTX 4090", "qwen3-8b", "rtx4090"))  # fmt: skip
+
+
+def other_bars(path: Path) -> None:
+    """The ledger's second bar and its graph, for more weights and for a slower card."""
+    caption = "Predicted: vLLM's kernels in a usual server, one request, 512 tokens of context."
+    title = "More bytes on a slower card:\nnothing is left for a graph to cut"
+    with canvas(path, (6.9, 6.36), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        names, row = [], 0.0
+        for name, model, card in BARS:
+            spec, config = load_spec(card, engine="vllm"), named_shape(model)
+            for told, mode in ((name, "eager"), ("… in a graph", "full")):
+                left, parts = 0.0, parts_us(spec, mode, config=config)
+                for part in reversed(PARTS):
+                    wide = parts[part] / 1e3
+                    axes.barh(row, wide, left=left, color=COLOURS[part])
+                    left += wide
+                axes.text(left, row, f"  {left:.1f} ms", va="center", weight="bold")
+                names.append((row, told))
+                row += 1.0
+            row += 0.5
+        axes.set_yticks([at for at, _ in names], [told for _, told in names])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 22.5)
+        axes.set_xlabel("time of one token (ms)")
+        axes.grid(visible=False, axis="y")
+        axes.legend(
+            handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in reversed(PARTS)],
+            loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0,
+            handlelength=1.2, columnspacing=1,
+        )  # fmt: skip
+
+
+FIGURES = {
+    "16-saved-by-a-graph.png": saved_by_a_graph,
+    "16-which-lever.png": which_lever,
+    "16-other-bars.png": other_bars,
+}

@@ -20,8 +20,9 @@ from typing import Any
 from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import floor_ms, kv_bytes_per_token
+from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import load_spec
+from mini_engine.step.storage import stored_as
 
 DOCUMENTS = ("*.md", "course/*.md", "course/deeper/*.md", "course/measurements/*.md")
 DOCUMENTS += ("labs/*.md", "labs/*/README.md")
@@ -136,7 +137,7 @@ def step_figures() -> dict[str, float]:
     spec = load_spec("h200")
     names = ("host_step_us", "ahead_us", "copy_us", "sync_us", "kernel_floor_us", "stream_gap_us")
     names += ("graph_gap_us", "graph_launch_us", "graph_node_ns", "request_us")
-    kv_bytes = 512 * kv_bytes_per_token(named_shape("qwen3-0.6b"))
+    kv_bytes = 512 * stored_as(named_shape("qwen3-0.6b")).kv_bytes_per_token
     keys_us = 1e3 * floor_ms(kv_bytes, spec.attention_gb_s)
     return {name: getattr(spec, name) for name in names} | {"keys_us": round(keys_us, 3)}
 

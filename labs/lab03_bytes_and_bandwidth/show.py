@@ -1,9 +1,10 @@
 """Your account of the shipped checkpoint against the file, and the floors that follow from it."""
 
+from labs.lab03_bytes_and_bandwidth.decode_bytes import decode_bytes, tensor_bytes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.capacity import decode_bytes, fit, floor_ms, tensor_bytes
+from mini_engine.step.capacity import fit, floor_ms
 from mini_engine.step.cards import load_spec
 
 WIDTH = 40  # characters of the whole file

@@ -12,20 +12,13 @@ from dataclasses import replace
 
 import pytest
 
+from labs.lab03_bytes_and_bandwidth.decode_bytes import decode_bytes, tensor_bytes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import layer_parts, tensor_shapes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.capacity import (
-    GIB,
-    KV_DTYPE_BYTES,
-    QUANTS,
-    capacity,
-    decode_bytes,
-    fit,
-    tensor_bytes,
-    weight_bytes,
-)
+from mini_engine.step.capacity import capacity, fit
 from mini_engine.step.cards import load_spec
+from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, stored_as
 
 TINY = ModelConfig.from_folder(SHIPPED)  # what config.json says: 6 query heads, 2 KV heads of 32
 QWEN = named_shape("qwen3-0.6b")
@@ -372,13 +365,14 @@ def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
 
 def test_the_shipped_model_on_a_card_of_half_a_gib() -> None:
     """Your account inside `capacity`: its items add up to the card, and its limits are limits."""
-    card, context = 0.53, 512
+    card = replace(load_spec("h200"), vram_bytes=int(0.53 * 2**30))
     for quant in ("bf16", "int8"):
-        report = capacity(TINY, card, context=context, quant=quant)
+        stored = stored_as(TINY, quant)
+        report = capacity(TINY, card, context=512, stored=stored)
         items = [count for label, count, _ in report.rows() if label not in ("card", "left")]
-        assert int(card * GIB) - sum(items) == report.left_bytes
-        full = capacity(TINY, card, context=context, batch=report.max_batch, quant=quant)
-        over = capacity(TINY, card, context=context, batch=report.max_batch + 1, quant=quant)
+        assert card.vram_bytes - sum(items) == report.left_bytes
+        full = capacity(TINY, card, context=512, batch=report.max_batch, stored=stored)
+        over = capacity(TINY, card, context=512, batch=report.max_batch + 1, stored=stored)
         assert full.left_bytes >= 0
         assert over.left_bytes < 0
 
@@ -389,4 +383,4 @@ def test_the_floor_of_a_step_is_what_it_reads_over_the_bandwidth() -> None:
     kv = 3 * 2000 * 2 * 28 * 8 * 128 * 2
     read_ms = (sum(account(QWEN, "bf16").values()) + kv) / (l4.bandwidth_gb_s * 1e9) * 1e3
     assert report.floor_ms == pytest.approx(read_ms)
-    assert weight_bytes(QWEN) == sum(account(QWEN, "bf16").values())
+    assert stored_as(QWEN).held == sum(account(QWEN, "bf16").values())

@@ -22,7 +22,7 @@ def add_to_sums(sums: np.ndarray, slots: np.ndarray, x: np.ndarray) -> None:
 
 
 def main() -> None:
-    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    device = Device(load_spec("h200"), memory_bytes=64 * 2**20, record=True)
     sums = device.upload(np.zeros((9, WIDTH), np.float32))
     shapes = {"x": ((8, WIDTH), "float32"), "slots": ((8,), "int32")}
     inputs = StaticInputs(device, shapes)
@@ -44,14 +44,14 @@ def main() -> None:
         x = np.repeat(np.array(slots, np.float32)[:, None], WIDTH, axis=1)
         batch = {"x": x, "slots": np.array(slots, np.int32)}
         before = device.counters.copy()
-        with device.recorded() as events:
-            out = runner.run(len(slots), batch)
+        seen, began_us = len(device.timeline), device.cpu_us
+        out = runner.run(len(slots), batch)
         did = device.counters.since(before)
         print(f"a batch of {len(slots)} at rung {runner.rung_for(len(slots))}: {did.launches} "
               f"launches, {did.graphs} graph, {did.kernels} kernels; "
               f"y {device.read(out)[:, 0]}")  # fmt: skip
         for lane in (CPU, GPU):
-            print(f"   {lane:3} {drawn([e for e in events if e.lane == lane])}")
+            print(f"   {lane:3} {drawn(device.timeline[seen:], lane, began_us)}")
     print(f"the sums of slots 0 to 8: {device.read(sums)[:, 0]}")
 
     written = generate(open_checkpoint(SHIPPED), load_spec("h200"), ["Return the", "def add("],
@@ -61,11 +61,13 @@ def main() -> None:
         print(f"   {text!r}")
 
 
-def drawn(events: Sequence[TraceEvent]) -> str:
+def drawn(events: Sequence[TraceEvent], lane: str, began_us: float) -> str:
     """A character for each µs: the first letter of what ran last in it, a point for none."""
     cells: dict[int, str] = {}
     for event in events:
-        cells |= dict.fromkeys(range(int(event.start_us), int(event.end_us)), event.name[0])
+        if event.lane == lane:
+            ran = range(int(event.start_us - began_us), int(event.end_us - began_us))
+            cells |= dict.fromkeys(ran, event.name[0])
     return "".join(cells.get(cell, "·") for cell in range(max(cells, default=-1) + 1))
 
 

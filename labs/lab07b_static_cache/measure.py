@@ -148,7 +148,7 @@ def measured(
                 paged.rewind()
                 for _ in range(STEPS):
                     paged.step()
-                    paged.tokens()[0].tolist()
+                    paged.outputs[0][1].tolist()
 
             ways[PAGES] = with_pages
         for run in ways.values():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from labs.lab07b_static_cache.masked_rows import columns_of_batch
 from labs.lab07b_static_cache.static_cache import MaskedStep, StaticCache, decode_step, prompt_step
 from labs.lab07b_static_cache.static_engine import StaticEngine
 from mini_engine.cuda.graphs.backend import graphs_for
@@ -13,7 +14,6 @@ from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.step.masked_rows import columns_of_batch
 
 PROMPTS, NEW_TOKENS, FEWER = ("Return the", "def add(a"), 8, 3
 

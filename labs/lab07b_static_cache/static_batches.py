@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from labs.lab07b_static_cache.masked_rows import Lengths, masked_columns
 from mini_engine.step.kernels import StepShape
-from mini_engine.step.masked_rows import Lengths, masked_columns
 from mini_engine.step.run import Mode
 from mini_engine.step.step_model import StepModel
 

@@ -9,7 +9,7 @@ right: tokens keep their positions. (With padding on the left each row would nee
 own, and a mask of its own, too.)
 
 A mask says what counts, and not what is read: a step multiplies with all T_max columns of all rows,
-those of requests that ended among them. `mini_engine/step/masked_rows.py` says what that costs.
+those of requests that ended among them. `masked_rows.py` says what that costs.
 """
 
 from __future__ import annotations

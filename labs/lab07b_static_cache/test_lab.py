@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from labs.lab07b_static_cache.masked_rows import MaskedColumns, columns_of_batch
 from labs.lab07b_static_cache.static_cache import (
     MaskedAttention,
     MaskedStep,
@@ -36,7 +37,6 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.engine.batch import Request, RequestState
 from mini_engine.model.config import named_shape
-from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
 DEVICE = os.environ.get("LAB_DEVICE", "cpu")

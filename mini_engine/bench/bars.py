@@ -1,7 +1,5 @@
-"""The aims of the CUDA wing on one H200, in one table, and what a benchmark's rows say of each.
-
-In:  a measurement of kind "bench". Out: for each bar "reached", "missed" or "not measured", its
-     value, and why. No torch.
+"""The aims of the CUDA wing on one H200, in one table, and what a benchmark's rows say of each:
+"reached", "missed" or "not measured". No torch.
 
 A bar is reached when the whole 95% interval is on its good side. Nothing is measured by the
 emulator, by another GPU, or by a variant that failed the gate (baselines included). The bars of ITL
@@ -34,10 +32,6 @@ class Bar:
     baseline: str = ""
     batch: int = 1
 
-    @property
-    def point(self) -> Point:
-        return Point(self.shape, self.batch, CONTEXT)
-
 
 BARS = (
     Bar("itl-0.6b", "qwen3-0.6b", 0.42, 0.39),
@@ -54,8 +48,6 @@ BARS = (
 
 @dataclass(frozen=True)
 class Result:
-    """What the rows say of a bar."""
-
     name: str
     status: str
     value: float | None  # ms, or times; None where it was not measured
@@ -71,7 +63,8 @@ def judged(measurement: Measurement) -> list[Result]:
         why = f"the bars are for one {GPU}, this is {measurement.gpu}"
         return [Result(bar.name, NOT_MEASURED, None, why) for bar in BARS]
     steps = measured_steps(measurement.figures["rows"])
-    return [_judged(bar, [s for s in steps if s.point == bar.point]) for bar in BARS]
+    here = {bar: Point(bar.shape, bar.batch, CONTEXT) for bar in BARS}
+    return [_judged(bar, [s for s in steps if s.point == here[bar]]) for bar in BARS]
 
 
 def _judged(bar: Bar, steps: Sequence[Row]) -> Result:

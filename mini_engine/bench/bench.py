@@ -1,8 +1,5 @@
 """The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-In:  a `Bench`, weights, a point, variants. Out: one row per variant, yielded as soon as it is
-     known, so that an interrupted run keeps what it has measured.
-
     bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
     rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
     rows = list(bench.profiled(weights, rows))    # kernels, launches: when every time was taken
@@ -11,7 +8,7 @@ For each variant: can it run here? prepare; the gate; laps in turns with the anc
 simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
 device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
 those out, too. A process that has loaded the profiler launches more slowly from then on, so it
-counts when nothing is left to time; what it saw can be kept, for `trace --recorded`.
+counts when nothing is left to time.
 """
 
 from __future__ import annotations
@@ -29,20 +26,13 @@ from pathlib import Path
 
 import torch
 
+from mini_engine.bench import decode_setup as setups
 from mini_engine.bench import gate
-from mini_engine.bench.decode_setup import (
-    BLOCK_SIZE,
-    DecodeSetup,
-    Variant,
-    build_setup,
-    float32_setup,
-    in_format,
-    stored_in,
-)
-from mini_engine.bench.evidence import gpu_state
-from mini_engine.bench.gate import Gate, Verdict
+from mini_engine.bench.decode_setup import DecodeSetup, Variant
+from mini_engine.bench.evidence import first_line, gpu_state
+from mini_engine.bench.gate import Gate
 from mini_engine.bench.intervals import median_interval, paired_ratio
-from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, six
+from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
@@ -71,9 +61,8 @@ class Bench:
 
     @torch.no_grad()
     def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:
-        """A row for each variant: measured, or why it was not. ValueError for an unknown variant,
-        and after the row of one that has left this process no device to go on with."""
-        check_names(names)
+        """A row for each variant as soon as it is known: measured, or why it was not. ValueError
+        after the row of one that has left this process no device to go on with."""
         try:
             setup = self._setup(weights, point)
             judge, anchor = gate_of(setup, self.gate_steps), _prepared(ANCHOR, setup)
@@ -81,7 +70,7 @@ class Bench:
             yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
             return
         for name in names:
-            # the row is in the file before a broken device ends this process
+            # its caller has the row in a file before a broken device ends this process
             yield self._row(setup, judge, anchor, Row(*point, name, NOT_RUN))
             _clean(self.backend, name)
             if VARIANTS[name].engine == COMPILED:
@@ -107,9 +96,8 @@ class Bench:
             kernels, launches = counted_by_profiler(self.backend, variant.step, kept)
             variant.release()
             _clean(self.backend, row.variant)
-            # Where torch.compile thinks that a graph would not be safe, "reduce-overhead" goes on
-            # without one: the step is right, and slow. A baseline that ran like that is none for
-            # graphs. TORCH_LOGS=perf_hints has the reasons.
+            # Where torch.compile thinks a graph unsafe, "reduce-overhead" goes on without one: the
+            # step is right, and slow, and no baseline for graphs. TORCH_LOGS=perf_hints tells why.
             graphed = VARIANTS[row.variant].mode == "full"
             without = graphed and launches is not None and launches > MOST_LAUNCHES
             told = f"{launches} launches" if without else ""
@@ -117,8 +105,8 @@ class Bench:
 
     def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
         """Room for laps of so many steps, and for the gate."""
-        room = max(point.context + self.steps + BLOCK_SIZE, gate.room_of(point.batch))
-        return build_setup(self.backend, weights, point.batch, point.context, room)
+        room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
+        return setups.build_setup(self.backend, weights, point.batch, point.context, room)
 
     def _row(self, setup: DecodeSetup, judge: Gate, anchor: Variant, row: Row) -> Row:
         kind = VARIANTS[row.variant]
@@ -130,17 +118,20 @@ class Bench:
             variant = kind.make(setup)
             variant.prepare()
             self.backend.synchronize()
-            prepare_s = six(time.perf_counter() - began)
-            verdict = verdict_on(variant, kind, setup, judge, self.gate_steps)
+            prepare_s = time.perf_counter() - began
+            if kind.few_bits is not None:
+                judge = gate_of(setup, self.gate_steps, kind.few_bits)
+            verdict = judge.judge(variant)
             row = replace(row, gate=verdict.as_dict())
             if kind.gated and not verdict.passed:
                 return replace(row, status=GATE_FAILED, reason=verdict.reason)
             laps = paired_laps(self.backend, anchor, variant, steps=self.steps, rounds=self.rounds)
-            theirs, ours = (tuple(six(lap.event_us) for lap in one) for one in laps)
+            theirs, ours = (tuple(lap.event_us for lap in one) for one in laps)
             variant.rewind()
-            itl, moved = median_interval(ours), must_move_bytes(setup, kind)
+            itl = median_interval(ours)
+            stored = setups.stored_in(setup.model.config, kind.few_bits)
+            moved = stored.must_read(setup.batch * setup.context)
             gb_s = moved / itl.median / 1e3
-            predicted = predicted_of(variant, kind, setup, self.spec_for(kind.engine))
             return replace(
                 row,
                 status=MEASURED,
@@ -148,14 +139,14 @@ class Bench:
                 prepare_s=prepare_s,
                 steps_a_call=variant.steps_a_call,
                 bytes_to_move=moved,
-                predicted_us=six(predicted),
+                predicted_us=predicted_of(variant, kind, setup, self.spec_for(kind.engine)),
                 itl_laps_us=ours,
                 anchor_laps_us=theirs,
-                itl=itl.rounded(),
-                wall=median_interval([lap.wall_us for lap in laps[1]]).rounded(),
-                times_the_anchor=paired_ratio(theirs, ours).rounded(),
-                achieved_gb_s=six(gb_s),
-                percent_of_copy=six(100 * gb_s / self.copy_gb_s),
+                itl=itl,
+                wall=median_interval([lap.wall_us for lap in laps[1]]),
+                times_the_anchor=paired_ratio(theirs, ours),
+                achieved_gb_s=gb_s,
+                percent_of_copy=100 * gb_s / self.copy_gb_s,
                 gpu_state={} if self.backend.emulated else gpu_state(),
             )
         except Exception as error:  # a variant that breaks must not take the others' with it
@@ -166,35 +157,15 @@ class Bench:
                     variant.release()
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raises ValueError for a name that is no variant."""
-    for name in names:
-        if name not in VARIANTS:
-            raise ValueError(f"no variant {name!r}: use some of {', '.join(VARIANTS)}")
-
-
-def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
-    """The gate for everything that decodes on this setup."""
-    wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
+def gate_of(
+    setup: DecodeSetup, most_steps: int = gate.STEPS[1], few_bits: str | None = None
+) -> Gate:
+    """The gate for everything that decodes on this setup. The truth of a format of few bits is
+    these very weights, or this cache, in float32: the gate says whether the kernels are right.
+    Whether the format will do is asked in tests/bench/test_quality.py."""
+    setup = setups.in_format(setup, few_bits) if few_bits else setup
+    wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
-
-
-def verdict_on(
-    variant: Variant, kind: VariantKind, setup: DecodeSetup, judge: Gate, most_steps: int
-) -> Verdict:
-    """What the gate says. A format of few bits has a gate of its own, whose truth is these very
-    weights, or this cache, in float32: it says whether the kernels are right. Whether the format
-    will do is the business of tests/bench/test_quality.py."""
-    if kind.few_bits is not None:
-        judge = gate_of(in_format(setup, kind.few_bits), most_steps)
-    return judge.judge(variant)
-
-
-def must_move_bytes(setup: DecodeSetup, kind: VariantKind) -> int:
-    """What every decode step has to read: all weights and all keys and values, once."""
-    config = setup.model.config
-    stored = stored_in(config, kind.few_bits)
-    return stored.read + setup.batch * setup.context * stored.kv_bytes_per_token(config)
 
 
 def predicted_of(
@@ -210,24 +181,14 @@ def predicted_of(
 def predicted_us(
     ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
 ) -> float:
-    """The simulator's µs for one decode step, where `ops` are `steps` of them.
-
-    Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
-    With `pdl`, the nodes of a graph overlap.
-    """
+    """The simulator's µs for one decode step, where `ops` are `steps` of them, which follow one
+    another on the device. With `pdl`, the nodes of a graph overlap."""
     if pdl:
         spec = with_pdl(spec)
     fed_on_device = replace(
         spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0
     )
     return step_time(ops, fed_on_device, mode).itl_us / steps
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line; one that was raised with a reason for the reader, as it is."""
-    line = (str(error).strip().splitlines() or [""])[0][:300]
-    kind = "out of memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
-    return line if type(error) is ValueError else f"{kind}: {line}"
 
 
 def _prepared(name: str, setup: DecodeSetup) -> Variant:

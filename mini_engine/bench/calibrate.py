@@ -1,15 +1,12 @@
-"""What this machine charges: micro-measurements, each the simplest program that shows its figure.
-
-In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
-     makes a card and a host. `op_on_cpu_us` needs no GPU.
+"""What this machine charges: micro-measurements, each the simplest program that shows its figure,
+with its interval. `spec_fit.py` makes a card and a host of them; `op_on_cpu_us` needs no GPU.
 
 The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
 dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
 
-What PDL (programmatic dependent launch) saves is measured with a real but small kernel, the RMSNorm
-of one row, in a chain in which each node reads what the last one wrote. Two graphs of it, without
-PDL and with it, are replayed in turns, each from an idle device until it is idle again: the next
-replay would begin inside the last one, and that overlap would count as saved.
+What PDL (programmatic dependent launch) saves is measured with the RMSNorm of one row, in a chain
+in which each node reads what the last one wrote. Two graphs of it, without PDL and with it, are
+replayed in turns, each from an idle device: inside the last replay, overlap would count as saved.
 """
 
 from __future__ import annotations
@@ -18,9 +15,10 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from mini_engine.bench.decode_setup import build_setup
@@ -28,7 +26,7 @@ from mini_engine.bench.intervals import line_fit, median_interval
 from mini_engine.bench.timing import device_us, host_us, spin
 from mini_engine.bench.variants import OursEager, no_kernels
 from mini_engine.cuda.generate import no_pdl
-from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
+from mini_engine.cuda.graphs.backend import Graph, GraphBackend, graphs_for
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import named_shape
 
@@ -53,21 +51,14 @@ EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
 
 
 def sizes_for(backend: GraphBackend) -> Sizes:
-    """How much to measure here. Raises ValueError when a GPU has too little free memory."""
-    if backend.emulated:
-        return EMULATED
-    if (free := free_bytes(backend)) < 4 * ON_A_GPU.copy_bytes:
-        raise ValueError(
-            f"{free:,} bytes of the GPU are free: a copy is measured with buffers of "
-            f"{ON_A_GPU.copy_bytes:,} and takes four times that; end what else runs on it"
-        )
-    return ON_A_GPU
+    """How much to measure here."""
+    return EMULATED if backend.emulated else ON_A_GPU
 
 
 def measure(
     backend: GraphBackend, sizes: Sizes, dtype: torch.dtype = torch.bfloat16
 ) -> Iterator[tuple[str, Figure]]:
-    """(name, figure), one by one. What this backend cannot measure is left out."""
+    """(name, figure) of all that this backend can measure."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
     yield "launch_us", _median(raw)
@@ -75,7 +66,14 @@ def measure(
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
     yield from pdl_figures(backend, sizes.nodes[-1], sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
-    yield from _product_figures(backend, sizes, dtype)
+    # Two matrices in turns, so that no cache keeps one: GB/s at which a product of one row reads
+    # its weights, as in a decode step, and TFLOP/s of their own product.
+    n = sizes.matmul_n
+    a, b = (torch.randn((n, n), device=backend.device).to(dtype) for _ in range(2))
+    rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
+    yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
+    squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
+    yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])
     there = torch.zeros(256, dtype=torch.int32, device=backend.device)
     here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
     copies = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
@@ -96,15 +94,15 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
     return lambda _: number.add_(1)
 
 
-def _median(samples: Sequence[float]) -> Figure:
-    return median_interval(samples).as_dict()
+def _median(samples: Sequence[float] | np.ndarray) -> Figure:
+    return asdict(median_interval(list(samples)))
 
 
 def decoder_op_us(
     backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
 ) -> Figure:
-    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. Two
-    layers with qk-norm, so small that no kernel outlasts its launch: the CPU never waits."""
+    """CPU time of an eager op: the step of a decoder of two layers, so small that no kernel
+    outlasts its launch, divided by its ops."""
     config = replace(
         named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
         num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
@@ -119,8 +117,8 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, in float32 and one thread: what a host can tell without a
-    GPU. Arithmetic on a few hundred floats is in it, a launch is not."""
+    """The same decoder on CPU tensors, in float32: arithmetic on a few hundred floats is in it, a
+    launch is not."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:
@@ -136,15 +134,14 @@ def _graph_figures(
     backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
 ) -> Iterator[tuple[str, Figure]]:
     """Each cost against the number of nodes, as a straight line with what it misses."""
-    times = []
-    captured(backend, dummy, 8, 0)[0].reset()  # the first capture of a process pays for more
+    times, repeats = [], sizes.repeats
+    captured(backend, dummy, 8)[0].reset()  # the first capture of a process pays for more
     for nodes in sizes.nodes:
-        graph, body_us, exit_us = captured(backend, dummy, nodes, 0)
-        launch = statistics.median(host_us(backend, graph.replay, 1, sizes.repeats))
-        spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
-        device = statistics.median(device_us(backend, graph.replay, 1, sizes.repeats))
-        times.append((launch, device, body_us, exit_us))
+        graph, body_us, exit_us = captured(backend, dummy, nodes)
+        launch = statistics.median(host_us(backend, graph.replay, 1, repeats))
         graph.reset()
+        device = nodes * statistics.median(node_us(backend, dummy, nodes, repeats))
+        times.append((launch, device, body_us, exit_us))
     # base: µs, slope: µs a node; of graph_device an empty node, graph_gap_us
     launched, on_device, record, make = (
         line_fit(sizes.nodes, each) for each in zip(*times, strict=True)
@@ -153,51 +150,49 @@ def _graph_figures(
     yield "graph_device", on_device
     yield "capture", {**record, "slope_over_a_launch": record["slope"] - raw_us}
     yield "instantiate", make
-    yield "gap_difference_us", gap_difference(backend, sizes, dummy)
-    yield "kernel_floor_us", kernel_floor(backend, sizes, dummy)
+    # stream_gap_us - graph_gap_us: the same kernels in a stream and in a graph, each so long that
+    # the CPU is ahead either way
+    count, busy = sizes.launches, sizes.busy_cycles
+    in_graph = node_us(backend, dummy, count, repeats, busy)
+    in_stream = device_us(backend, lambda: dummy(busy), count, repeats)
+    yield "gap_difference_us", _median(in_stream - in_graph)
+    # What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's own
+    # kernels. Another family of kernels has another floor.
+    few = torch.zeros(1024, device=backend.device)
+    few.add_(1)  # loads the kernel before a capture needs it
+    moving, empty = (
+        node_us(backend, work, sizes.nodes[-1], repeats) for work in (lambda _: few.add_(1), dummy)
+    )
+    yield "kernel_floor_us", _median(moving - empty)
 
 
 def captured(
-    backend: GraphBackend, dummy: Dummy, nodes: int, cycles: int
+    backend: GraphBackend, work: Dummy, nodes: int, cycles: int = 0
 ) -> tuple[Graph, float, float]:
-    """A graph of dummies, µs to record its body, and µs to end and instantiate it."""
+    """A graph of so many calls, µs to record its body, and µs to end and instantiate it."""
     graph = backend.CUDAGraph()
     with backend.graph(graph, pool=backend.graph_pool_handle()):
         began = time.perf_counter()
         for _ in range(nodes):
-            dummy(cycles)
+            work(cycles)
         recorded = time.perf_counter()
     return graph, (recorded - began) * 1e6, (time.perf_counter() - recorded) * 1e6
 
 
-def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
-    """stream_gap_us - graph_gap_us: the same kernels in a stream and in a graph, each so long that
-    the CPU is ahead either way."""
-    count, busy = sizes.launches, sizes.busy_cycles
-    graph, _, _ = captured(backend, dummy, count, busy)
-    spin(backend, graph.replay)
-    in_graph = device_us(backend, graph.replay, 1, sizes.repeats)
-    in_stream = device_us(backend, lambda: dummy(busy), count, sizes.repeats)
+def node_us(
+    backend: GraphBackend, work: Dummy, nodes: int, repeats: int, cycles: int = 0
+) -> np.ndarray:
+    """µs of the device for each node of a graph of so many calls."""
+    graph, _, _ = captured(backend, work, nodes, cycles)
+    spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
+    times = device_us(backend, graph.replay, 1, repeats)
     graph.reset()
-    return _median([s - g / count for s, g in zip(in_stream, in_graph, strict=True)])
-
-
-def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
-    """What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's
-    own kernels. Another family of kernels has another floor."""
-    few, nodes = torch.zeros(1024, device=backend.device), sizes.nodes[-1]
-    few.add_(1)  # loads the kernel before a capture needs it
-    graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
-    spin(backend, graphs[0].replay)
-    moving, empty = (device_us(backend, graph.replay, 1, sizes.repeats) for graph in graphs)
-    for graph in graphs:
-        graph.reset()
-    return _median([(m - e) / nodes for m, e in zip(moving, empty, strict=True)])
+    return np.array(times) / nodes
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
-    """µs a node without PDL, with it, and what it saves; None and one line why, where it cannot be
-    measured. Give so many `nodes` that launching the graph does not count."""
+    """µs a node without PDL, with it, and what it saves, or None and why. Give so many `nodes` that
+    launching the graph does not count."""
     names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
     if reason := no_kernels(backend) or no_pdl(backend):
         return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}
@@ -212,7 +207,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
         turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
         rms_norm(*next(turn), weight, 1e-6, pdl)  # not to be compiled inside the capture
         backend.synchronize()
-        return captured(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes, 0)[0]
+        return captured(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes)[0]
 
     graphs = chain(pdl=False), chain(pdl=True)
     spin(backend, graphs[0].replay)
@@ -230,7 +225,7 @@ def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]
-    graphs = [captured(backend, dummy, nodes, 0)[0] for _ in range(8)]
+    graphs = [captured(backend, dummy, nodes)[0] for _ in range(8)]
     torch.cuda.synchronize()
     held = free - torch.cuda.mem_get_info()[0]
     for graph in graphs:
@@ -244,16 +239,3 @@ def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
     target = torch.empty_like(source)
     times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)
     return _median([2 * sizes.copy_bytes / us / 1e3 for us in times])
-
-
-def _product_figures(
-    backend: GraphBackend, sizes: Sizes, dtype: torch.dtype
-) -> Iterator[tuple[str, Figure]]:
-    """GB/s at which a product of one row reads its weights, as in a decode step: two matrices in
-    turns, so that no cache keeps one. TFLOP/s of their own large square product."""
-    n = sizes.matmul_n
-    a, b = (torch.randn((n, n), device=backend.device).to(dtype) for _ in range(2))
-    rows = device_us(backend, lambda: (a[:1] @ a, a[:1] @ b), 4, sizes.repeats)
-    yield "product_gb_s", _median([2 * 2 * n**2 / us / 1e3 for us in rows])
-    squares = device_us(backend, lambda: a @ b, 4, sizes.repeats)
-    yield "matmul_tflops", _median([2 * n**3 / us / 1e6 for us in squares])

@@ -1,8 +1,5 @@
 """What all variants of one comparison share: model, filled KV cache, where a decode step starts.
 
-In:  a `GraphBackend`, `Weights`, a batch, a context.
-Out: `DecodeSetup`, and `Variant`, the base of everything that can decode on it.
-
 The cache holds random keys and values up to the context: they do not change what a decode step
 costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
 the other; each writes a position before it reads it, so none sees another's.
@@ -10,7 +7,6 @@ the other; each writes a position before it reads it, so none sees another's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,14 +29,17 @@ LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard
 
 
 class Variant:
-    """One way to decode on a setup, which `timing` can time. B requests; V the vocabulary."""
+    """One way to decode on a setup, which `timing` can time.
+
+    `outputs`: for each step of the last call its logits (batch, vocab) and the tokens (batch,) that
+    it sampled from them. The next call may overwrite them.
+    """
 
     steps_a_call = 1
 
     def __init__(self, setup: DecodeSetup) -> None:
         self.setup = setup
-        self._logits: list[Tensor] = []
-        self._tokens: list[Tensor] = []
+        self.outputs: list[tuple[Tensor, Tensor]] = []
 
     def prepare(self) -> None:
         """Compile, capture: everything that a server does once. May run steps."""
@@ -48,32 +47,20 @@ class Variant:
         self.step()
 
     def place(self, tokens: Tensor, context: int) -> None:
-        """The next step is fed tokens (B,) int32, the last of `context` in each request."""
-        raise NotImplementedError
+        """The next step is fed tokens (batch,) int32, the last of `context` in each request."""
 
     def rewind(self) -> None:
         self.place(self.setup.first_tokens, self.setup.context)
 
     def step(self) -> None:
         """Queue the next step; its input is the last one's output."""
-        raise NotImplementedError
 
     def feed(self, tokens: Tensor) -> None:
-        """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
-        call is one step."""
-        raise NotImplementedError
-
-    def logits(self) -> Sequence[Tensor]:
-        """Of the last call, (B, V) for each of its steps. The next call may overwrite them."""
-        return self._logits
-
-    def tokens(self) -> Sequence[Tensor]:
-        """Sampled in the last call, (B,) for each of its steps."""
-        return self._tokens
+        """Teacher forcing, where a call is a step: the next one is fed these."""
 
     def release(self) -> None:
         """Give graphs and memory back."""
-        self._logits, self._tokens = [], []
+        self.outputs = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,28 +77,21 @@ class DecodeSetup:
 
     @property
     def attention(self) -> DecodeAttention:
-        """Reads no more blocks than a request can have."""
         return DecodeAttention(self.block_table.shape[1], BLOCK_SIZE)
 
     def inputs(self) -> StepInputs:
         """New static inputs, filled for the first step."""
-        device, batch = self.backend.device, self.batch
-
-        def row() -> Tensor:
-            return torch.zeros(batch, dtype=torch.int32, device=device)
-
+        row = torch.zeros_like(self.first_tokens)
         step = StepInputs(
-            input_ids=row(), positions=row(), slot_mapping=row(), query_lens=row() + 1,
-            context_lens=row(), last_rows=torch.arange(batch, dtype=torch.int32, device=device),
+            input_ids=row.clone(), positions=row.clone(), slot_mapping=row.clone(),
+            query_lens=row + 1, context_lens=row.clone(), last_rows=(row + 1).cumsum(0).int() - 1,
             block_table=self.block_table.clone(),
         )  # fmt: skip
         self.place(step, self.first_tokens, self.context)
         return step
 
     def place(self, inputs: StepInputs, tokens: Tensor, context: int) -> None:
-        """Fill `inputs` for a step, in place. Raises ValueError for a context beyond the room."""
-        if not 1 <= context <= self.room:
-            raise ValueError(f"context {context}: this setup has room for 1 to {self.room} tokens")
+        """Fill `inputs` for a step, in place."""
         last = context - 1
         block = self.block_table[:, last // BLOCK_SIZE]
         inputs.input_ids.copy_(tokens)
@@ -125,16 +105,15 @@ class DecodeSetup:
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 
-        def gathered(one: Tensor, scales: Tensor | None, which: int) -> Tensor:
+        def gathered(one: Tensor, scale: Tensor | None, which: int) -> Tensor:
             # (batch, blocks, block_size, kv_heads, D)
             rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
-            rows = rows if scales is None else widened(rows, scales, which)
+            rows = rows if scale is None else widened(rows, scale, which)
             return rows.transpose(1, 2).contiguous()
 
-        every = zip(
-            cache.keys, cache.values, cache.scales or (None,) * len(cache.keys), strict=True
-        )
-        return [(gathered(k, scales, 0), gathered(v, scales, 1)) for k, v, scales in every]
+        scales = cache.scales or (None,) * len(cache.keys)
+        every = zip(cache.keys, cache.values, scales, strict=True)
+        return [(gathered(k, scale, 0), gathered(v, scale, 1)) for k, v, scale in every]
 
 
 def build_setup(
@@ -156,13 +135,22 @@ def build_setup(
     order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
-    model, first = Model(weights, cache), first.to(device, torch.int32)
-    return DecodeSetup(backend, model, batch, context, blocks * BLOCK_SIZE, table, first)
+    first = first.to(device, torch.int32)
+    room = blocks * BLOCK_SIZE
+    return DecodeSetup(backend, Model(weights, cache), batch, context, room, table, first)
 
 
 def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
-    """The same requests, weights, keys and values in float32: the gate's reference."""
-    wide = build_setup(setup.backend, as_float32(setup.model.weights), setup.batch, context, room)
+    """The same requests, weights, keys and values in float32: the gate's reference. A quantised
+    weight stays, and is written out as wide as what it is multiplied with."""
+    weights = setup.model.weights
+    embed, head = weights.embed.float(), weights.lm_head
+    layers = weights.mapped(lambda _, x: x.float() if isinstance(x, Tensor) else x)
+    weights = replace(
+        layers, embed=embed, final_norm=weights.final_norm.float(),
+        lm_head=embed if head is weights.embed else head.float(),
+    )  # fmt: skip
+    wide = build_setup(setup.backend, weights, setup.batch, context, room)
     kept = min(wide.room, setup.room)
     blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()
     into = zip(wide.model.cache.keys, wide.model.cache.values, strict=True)
@@ -185,9 +173,7 @@ def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
 
 
 def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
-    """The setup with the plain model in a format: "int8" or "int4" for the weights, "kv8" for a KV
-    cache in fp8. The plain model writes out a quantised weight for each product, and widens what it
-    reads from the cache."""
+    """The setup with weights in "int8" or "int4", or with a KV cache in fp8 ("kv8")."""
     weights, cache = setup.model.weights, setup.model.cache
     if name == KV8:
         scale = scale_for(LARGEST)
@@ -198,13 +184,5 @@ def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
 
 
 def stored_in(config: ModelConfig, name: str | None) -> Stored:
-    """The bytes of that format, for the simulator; those of the model as it is for None."""
+    """The bytes of that format, or for None those of the model as it is."""
     return stored_as(config, kv_dtype="fp8") if name == KV8 else stored_as(config, name)
-
-
-def as_float32(weights: Weights) -> Weights:
-    """The same numbers, wider; a quantised weight stays, and is written out as wide as x."""
-    embed, head = weights.embed.float(), weights.lm_head
-    wide = weights.mapped(lambda _, x: x.float() if isinstance(x, Tensor) else x)
-    head = embed if head is weights.embed else head.float()
-    return replace(wide, embed=embed, final_norm=weights.final_norm.float(), lm_head=head)

@@ -1,8 +1,7 @@
 """Measurement files: what was measured, on which machine, with which code.
 
-In:  figures and where they come from. Out: one JSON file a run, as course/measurements/README.md
-     describes it; reading needs no torch. A file names versions and the GPU, but not whose machine
-     it was: paths are cut down to their last part before anything is written.
+One JSON file a run, as course/measurements/README.md describes it; reading needs no torch. A file
+names versions and the GPU, but not whose machine it was: of paths only the last part is written.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ def new_measurement(
     ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit."""
     emulated = device == "cpu"
     gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
-    torch, triton = version("torch"), version("triton")
+    versions = version("torch"), version("triton")
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Measurement(kind, emulated, gpu, driver, torch, triton, now, _commit(), command, figures)
+    return Measurement(kind, emulated, gpu, driver, *versions, now, _commit(), command, figures)
 
 
 def gpu_name() -> str:
-    """The driver's name for the GPU in use. A container may lack nvidia-smi; then PyTorch tells the
-    same name, where it is at work already."""
+    """The driver's name for the GPU in use; without nvidia-smi, as PyTorch tells it, if it is
+    loaded."""
     name, torch = _gpu("name"), sys.modules.get("torch")
     if name == UNKNOWN and torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
@@ -70,13 +69,12 @@ def gpu_name() -> str:
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write the whole file or nothing; makes folders. OSError where that is impossible."""
-    text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
+    text = json.dumps(as_written(asdict(measurement)), indent=1, allow_nan=False)
     write_whole(path, text + "\n")
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Any measurement file, emulated or not. ValueError names the file, and the field that is
-    missing or not of its type."""
+    """Any measurement file, emulated or not. ValueError names the file and a wrong field."""
     return typed(Measurement, read_object(path), str(path))
 
 
@@ -95,20 +93,20 @@ def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
     """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
     same kind, on equal cards, with the same versions and code. Drivers may differ."""
     for name in MACHINE:
-        before, now = getattr(old, name), getattr(new, name)
-        if before != now:
-            raise ValueError(
-                f"{path}: measured with {name} {before!r}, this is {now!r}: write to another file"
-            )
+        before, now = f"{name} {getattr(old, name)!r}", repr(getattr(new, name))
+        if before != f"{name} {now}":
+            raise ValueError(f"{path}: measured with {before}, this is {now}: use another file")
 
 
-def without_paths(value: Any) -> Any:
-    """`value` with every path in it cut down to its last part."""
+def as_written(value: Any) -> Any:
+    """Every path cut down to its last part, and every float to six digits: no clock has more."""
     if isinstance(value, str):
         return _PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
     if isinstance(value, Mapping):
-        return {key: without_paths(inner) for key, inner in value.items()}
-    return [without_paths(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: as_written(inner) for key, inner in value.items()}
+    return [as_written(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def gpu_state() -> dict[str, str]:
@@ -116,6 +114,16 @@ def gpu_state() -> dict[str, str]:
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     values = _gpu(",".join(names)).split(", ")
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line; one that was raised with a reason for the reader, as it is."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    kind = type(error).__name__
+    kind = (
+        "out of memory" if kind == "OutOfMemoryError" else kind
+    )  # torch's, which need not be here
+    return line if type(error) is ValueError else f"{kind}: {line}"
 
 
 def version(package: str) -> str:
@@ -141,10 +149,10 @@ def _commit(folder: Path = Path(__file__).parent) -> str:
         code = ["--", ":(top)", ":(top,exclude)course/measurements"]
         changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
         return commit + ("+" if changed else "")
-    told = os.environ.get(COMMIT, "").strip()
-    if told and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
+    told = os.environ.get(COMMIT) or UNKNOWN
+    if told != UNKNOWN and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
         raise ValueError(f"{COMMIT}={told}: expected what `git rev-parse --short HEAD` prints")
-    return told or UNKNOWN
+    return told
 
 
 def _output(words: list[str]) -> str:

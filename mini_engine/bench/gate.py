@@ -1,8 +1,5 @@
 """The gate before the clock: is a variant as near to the truth as plain bf16 is?
 
-In:  a variant, the plain variant (our eager model in bf16), the reference (the same in float32).
-Out: `Verdict`.
-
 Rounding to bf16 makes errors that nobody asks a decoder to avoid; they are the allowance. Each
 variant decodes twice: fed with the same random tokens as the others (teacher-forced), and on the
 tokens that it really produces, where reference and plain variant are fed those. At every position
@@ -21,9 +18,8 @@ passes when
    variant - plain is no more than MARGIN of plain bf16's own mean error.
 
 Without a margin, of variants that are as good and only round in another order, one in twenty would
-pass each of the four tests. `tests/bench/test_gate.py` says why it is this one, and asserts
-what it lets through and stops. A fault that moves the logits by less than bf16's own rounding
-passes, by design: nobody could measure it.
+pass each of the four tests. `tests/bench/test_gate.py` says why it is this one. A fault that moves
+the logits by less than bf16's own rounding passes, by design: nobody could measure it.
 """
 
 from __future__ import annotations
@@ -63,8 +59,6 @@ class Excess:
 
 @dataclass(frozen=True)
 class PathErrors:
-    """What was found on a path of so many positions."""
-
     positions: int
     kl: Excess
     nll: Excess
@@ -76,8 +70,6 @@ class PathErrors:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found."""
-
     finite: bool
     own_best: bool  # every token sampled is a best one of the logits beside it
     forced: PathErrors | None  # None: it feeds itself, several steps a call
@@ -110,7 +102,7 @@ class Gate:
     def __init__(
         self, setup: DecodeSetup, plain: Variant, reference: Variant, most_steps: int = STEPS[1]
     ) -> None:
-        """`plain` decodes on `setup`, `reference` on its float32 twin; both are prepared."""
+        """`plain` decodes on `setup`, `reference` on its float32 twin."""
         self.setup, self.plain, self.reference = setup, plain, reference
         self.steps = min(most_steps, steps_of(setup.batch))
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
@@ -164,19 +156,18 @@ def room_of(batch: int) -> int:
 
 
 def walk(
-    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Decode from CONTEXT on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
-
-    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled.
-    """
-    variant.place(first, CONTEXT)
+    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None,
+    context: int = CONTEXT,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Decode from `context` on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
+    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled."""
+    variant.place(first, context)
     logits: list[Tensor] = []
     tokens: list[Tensor] = []
     while len(logits) < steps:
         variant.step()
-        logits += [one.float().clone() for one in variant.logits()]
-        tokens += [one.to(torch.int32).clone() for one in variant.tokens()]
+        logits += [one.float().clone() for one, _ in variant.outputs]
+        tokens += [one.to(torch.int32).clone() for _, one in variant.outputs]
         if forced is not None:
             variant.feed(forced[len(logits) - 1])
     return torch.stack(logits[:steps]), torch.stack(tokens[:steps])
@@ -203,10 +194,7 @@ def errors(truth: Tensor, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 def excess(ours: np.ndarray, theirs: np.ndarray) -> Excess:
     """From the errors of the variant and of plain bf16, position by position."""
-    return Excess(float(ours.mean()), float(theirs.mean()), upper_bound(ours - theirs))
-
-
-def upper_bound(differences: np.ndarray, seed: int = 0) -> float:
-    """The upper 95% bound of their mean (one-sided bootstrap)."""
-    picks = np.random.default_rng(seed).integers(0, len(differences), (RESAMPLES, len(differences)))
-    return float(np.percentile(differences[picks].mean(axis=1), 95))
+    differences, draws = ours - theirs, np.random.default_rng(0)
+    picks = draws.integers(0, len(differences), (RESAMPLES, len(differences)))
+    upper = float(np.percentile(differences[picks].mean(axis=1), 95))  # one-sided bootstrap
+    return Excess(float(ours.mean()), float(theirs.mean()), upper)

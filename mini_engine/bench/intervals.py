@@ -1,8 +1,5 @@
 """How sure a figure is: medians with 95% intervals, and straight lines with what they miss.
 
-In:  samples; or numbers of nodes and the µs that they took; they stay as they are.
-Out: `Interval`; base and slope of a line, and two ways to doubt them. numpy only.
-
     median_interval(laps)                   # bootstrap (Efron 1979)
     paired_ratio(laps, others)              # how many times as long the others took
     line((1, 64, 1024), [2.6, 2.7, 4.6])    # (2.59…, 0.0019…): µs at all, µs a node
@@ -81,7 +78,8 @@ def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[f
         return []
     percents = []
     for held in range(len(counts)):
-        base, slope = line(_without(counts, held), _without(times_us, held))
+        others = [i for i in range(len(counts)) if i != held]
+        base, slope = line([counts[i] for i in others], [times_us[i] for i in others])
         predicted = base + slope * counts[held]
         percents.append(100 * (predicted / max(times_us[held], LEAST_US) - 1))
     return percents
@@ -100,7 +98,3 @@ def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]
         "residuals_us": residuals,
         "held_out_percent": held_out_percent(counts, times_us),
     }
-
-
-def _without(values: Sequence[Any], index: int) -> list[Any]:
-    return [value for i, value in enumerate(values) if i != index]

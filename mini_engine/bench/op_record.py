@@ -1,7 +1,5 @@
-"""The op list of anything that runs in PyTorch, recorded as it runs.
-
-In:  code that runs eagerly, within `with recorder:`. Out: one `OpCost` for each op that wrote
-     something, in order; for known engines `step/kernels.py` has such lists ready.
+"""The op list of anything that runs eagerly in PyTorch: one `OpCost` for each op that wrote
+something, in order. For known engines `step/kernels.py` has such lists ready.
 
 Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
 lookup reads only its rows of the table. Flops are counted for matrix products only: nothing else

@@ -1,8 +1,5 @@
 """One row of a benchmark: a variant at one point, and what was measured of it.
 
-In:  what a benchmark has found out, or the rows of a measurement file.
-Out: `Row`, and back: `Row.from_json(row.as_json()) == row`; the rows whose time is a result.
-
     steps = of_one_place(measured_steps(measurement.figures["rows"]), "qwen3-0.6b")
     curve(steps, "graph-5-pdl")            # that variant's rows, batch rising
 
@@ -11,8 +8,9 @@ The time of a variant that failed the gate is no result, whoever wrote the varia
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from mini_engine.files import typed
@@ -39,12 +37,6 @@ class Interval:
     low: float
     high: float
     samples: int
-
-    def rounded(self) -> Interval:
-        return replace(self, median=six(self.median), low=six(self.low), high=six(self.high))
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self.rounded())
 
 
 NOTHING = Interval(0.0, 0.0, 0.0, 0)
@@ -97,8 +89,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as it stands in a file."""
-        return {name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self).items()}  # fmt: skip
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "a row") -> Row:
@@ -140,8 +132,3 @@ def of_one_place(
 def curve(steps: Sequence[Row], variant: str) -> list[Row]:
     """One variant's steps, batch rising."""
     return sorted((s for s in steps if s.variant == variant), key=lambda s: s.batch)
-
-
-def six(value: float) -> float:
-    """Rounded to six digits: no clock here has more."""
-    return float(f"{value:.6g}")

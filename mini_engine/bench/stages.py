@@ -1,15 +1,11 @@
 """The run on a GPU in stages, most valuable first: each has a deadline, and its result is on disk
-before the next one begins.
-
-In:  a folder, and the kind of device. Out: after every stage `run.json` in the folder; beside it
-     what the commands write, and what they print, in NAME.txt.
+before the next one begins, in `run.json`, and what its commands print in NAME.txt.
 
     for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
 
 A run may be cut at any moment, by Ctrl-C or because the machine is taken away; the same call goes
 on. A stage that is done is not run again. One that was cut or failed is tried again behind the
-others while time is left; its benchmark keeps the rows that it has. On the emulator the same
-commands run on a tiny model: a rehearsal. No torch.
+others while time is left; its benchmark keeps the rows that it has. No torch.
 """
 
 from __future__ import annotations
@@ -48,8 +44,6 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a stage."""
-
     stage: str
     status: str  # DONE | FAILED | CUT | WAITING
     took_s: float = 0.0  # all attempts together
@@ -113,11 +107,8 @@ def run(
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
-    `begins` is told of a stage, and of the seconds that it has, before it runs.
-
-    Raises ValueError where the folder holds a run on another machine, KeyboardInterrupt after
-    Ctrl-C or SIGTERM, when the stage has been ended and entered as cut.
-    """
+    `begins` is told of a stage, and of the seconds that it has. Raises ValueError where the folder
+    holds a run on another machine, KeyboardInterrupt after Ctrl-C or SIGTERM."""
     before = read_outcomes(folder, machine)
     outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,8 +133,7 @@ def run(
 
 
 def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[str, Outcome]:
-    """By stage, {} where no run has begun. ValueError names the file and what is wrong with it,
-    also where it was begun on another machine than this."""
+    """By stage, {} where no run has begun. ValueError for a run of another machine."""
     path = folder / STATE
     if not path.exists():
         return {}
@@ -154,8 +144,7 @@ def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[s
 
 
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
-    """(status, note). A command that fails does not keep the next one from running; it and its
-    children end with this call."""
+    """(status, note). A command that fails does not keep the next one from running."""
     ends, failed = time.monotonic() + seconds, ""
     told = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     with (folder / f"{stage.name}.txt").open("a", encoding="utf-8") as log:

@@ -1,8 +1,5 @@
 """Times that can be believed: laps on the device's clock and on the wall, in balanced order.
 
-In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, lap by lap
-     (`intervals.py` says how sure they are).
-
 On a GPU, the time between two CUDA events is what the device took; the wall clock around them, from
 the first call until everything is done, is what a caller waits. The emulator's events use
 `perf_counter`: the same code runs, but its times mean nothing.
@@ -16,7 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import no_garbage_collection
@@ -31,20 +29,13 @@ class Lap:
 
 
 class Runnable(Protocol):
-    """What can be timed."""
+    """What can be timed: `rewind` goes back to the start, so that every lap does the same, and
+    `step` queues the next `steps_a_call` decode steps, each fed by the one before."""
 
-    @property
-    def steps_a_call(self) -> int:
-        """Decode steps that one call of `step` queues."""
-        ...
+    steps_a_call: int
 
-    def rewind(self) -> None:
-        """Back to the start, so that every lap does the same."""
-        ...
-
-    def step(self) -> None:
-        """Queue the next step; its input is the last one's output."""
-        ...
+    def rewind(self) -> None: ...
+    def step(self) -> None: ...
 
 
 def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
@@ -77,21 +68,17 @@ def paired_laps(
     backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
     """`rounds` laps of each, in balanced order, after one lap of each that does not count."""
-    laps: dict[str, list[Lap]] = {"one": [], "other": []}
-    runnables = {"one": one, "other": other}
+    runnables: dict[str, tuple[Runnable, list[Lap]]] = {"one": (one, []), "other": (other, [])}
     with no_garbage_collection():
-        for name in ("one", "other"):
-            lap(backend, runnables[name], steps)
-        for name in balanced_order("one", "other", rounds):
-            laps[name].append(lap(backend, runnables[name], steps))
-    return laps["one"], laps["other"]
+        for name in ["one", "other", *balanced_order("one", "other", rounds)]:
+            runnable, laps = runnables[name]
+            laps.append(lap(backend, runnable, steps))
+    return runnables["one"][1][1:], runnables["other"][1][1:]
 
 
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
-    """one other, other one, one other ...: `rounds` of each, and each comes first equally often.
-
-    So an even drift weighs on both the same. Raises ValueError for an odd number of rounds, or
-    none.
+    """one other, other one, one other ...: `rounds` of each, and each comes first equally often, so
+    an even drift weighs on both the same. Raises ValueError for an odd number of rounds, or none.
     """
     if rounds < 2 or rounds % 2:
         raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")
@@ -112,19 +99,10 @@ def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5
 def device_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
-    """µs of the device's time per call of `work`: `calls` in a row, measured `repeats` times."""
-    times = []
-    for repeat in range(repeats + 1):
-        first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
-        backend.synchronize()
-        first.record()
-        for _ in range(calls):
-            work()
-        last.record()
-        last.synchronize()
-        if repeat:  # the first one warms up
-            times.append(first.elapsed_time(last) * 1e3 / calls)
-    return times
+    """µs of the device's time per call of `work`: `calls` in a row, measured `repeats` times, after
+    a lap that warms up."""
+    runnable: Any = SimpleNamespace(steps_a_call=1, rewind=lambda: None, step=work)
+    return [lap(backend, runnable, calls).event_us for _ in range(repeats + 1)][1:]
 
 
 def host_us(

@@ -1,16 +1,13 @@
 """The benchmark's variants: ways to run the same decode step, behind one small protocol.
 
-In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step, release.
-
     variant = VARIANTS["ours-graph"].make(setup)
     variant.prepare()
     variant.rewind()
     for _ in range(32):
         variant.step()                  # the sampled token is fed back on the device
 
-Our own: the plain model eager, in graphs, in pieces, compiled; the Triton kernels in one graph; and
-transformers. A new variant is one entry in `VARIANTS`. The variants that a run was asked to time
-are its arms."""
+A new variant is one entry in `VARIANTS`. Those that a run is asked for are its arms.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from torch import Tensor
 
 from mini_engine.bench.decode_setup import FORMATS, DecodeSetup, Variant, in_format, stored_in
 from mini_engine.bench.op_record import OpRecorder
+from mini_engine.cuda.attention import Attention
 from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
@@ -54,8 +52,7 @@ class OursEager(Variant):
         self.setup.place(self.inputs, tokens, context)
 
     def step(self) -> None:
-        logits, tokens = self._decode()
-        self._logits, self._tokens = [logits], [tokens]
+        self.outputs = [self._decode()]
 
     def feed(self, tokens: Tensor) -> None:
         self.inputs.input_ids.copy_(tokens)
@@ -75,9 +72,7 @@ class OursEager(Variant):
 
 
 class _Captured(OursEager):
-    """With graphs, which `prepare` captures."""
-
-    graphs: GraphRunner | PiecewiseGraphRunner
+    graphs: GraphRunner
 
     def prepare(self) -> None:
         if self.graphs.capture().dropped:
@@ -100,19 +95,10 @@ class OursGraph(_Captured):
     def step(self) -> None:
         self.graphs.replay(self.setup.batch)
 
-    def feed(self, tokens: Tensor) -> None:
-        if self.steps_a_call > 1:
-            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
-        super().feed(tokens)
-
     def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
         """Keeps the logits of every step for the gate: they are computed anyway."""
-        self._logits, self._tokens = [], []
-        for _ in range(self.steps_a_call):
-            logits, tokens = self._decode()
-            self._logits.append(logits)
-            self._tokens.append(tokens)
-        return logits
+        self.outputs = [self._decode() for _ in range(self.steps_a_call)]
+        return self.outputs[-1][0]
 
 
 class OursPiecewise(_Captured):
@@ -122,12 +108,11 @@ class OursPiecewise(_Captured):
 
     def __init__(self, setup: DecodeSetup) -> None:
         super().__init__(setup)
-        self.graphs = PiecewiseGraphRunner(
-            setup.backend,
-            lambda _, attention: self.model.body(self.inputs, attention),
-            [setup.batch],
-            setup.backend.graph_pool_handle(),
-        )
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = PiecewiseGraphRunner(setup.backend, self._body, [setup.batch], pool)
+
+    def _body(self, rung: int, attention: Attention) -> Tensor:  # noqa: ARG002 (there is one rung)
+        return self.model.body(self.inputs, attention)
 
     def _decode(self) -> tuple[Tensor, Tensor]:
         attend = self.setup.attention.begin(self.inputs)
@@ -153,14 +138,12 @@ class OursCompiled(OursEager):
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
 
-        Addresses are marked as static. Otherwise Inductor expects weights, cache and inputs to
-        move: it copies them in before each replay, and makes no graph that writes to them
-        (torch/_inductor/cudagraph_utils.py, check_for_mutation).
+        Without static addresses Inductor copies weights, cache and inputs before each replay, and
+        makes no graph that writes to them (torch/_inductor/cudagraph_utils.py, check_for_mutation).
         """
-        weights, cache = self.model.weights, self.model.cache
+        model, weights, cache = self.model, self.model.weights, self.model.cache
         layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
-        rope = self.model.cos, self.model.sin
-        tables = (weights.embed, weights.final_norm, weights.lm_head, *rope)
+        tables = weights.embed, weights.final_norm, weights.lm_head, model.cos, model.sin
         inputs = vars(self.inputs).values()
         for tensor in (*layers, *tables, *cache.keys, *cache.values, *inputs):
             torch._dynamo.mark_static_address(tensor)
@@ -206,16 +189,10 @@ class FusedGraph(OursGraph):
         return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
-# ---------------------------------------------------------------- transformers
-#
-# The same weights, keys and values, its own code. No weight is stored twice: its parameters are
-# rows of our merged matrices.
-
-
 class HuggingFace(Variant):
-    """`model(...)` and argmax: eagerly with a growing `DynamicCache`, or with a compiler, where
-    `model.forward` is compiled, with a `StaticCache` as large as the setup's room, as its own
-    documentation does it (https://huggingface.co/docs/transformers/llm_optims)."""
+    """transformers, on the same weights, keys and values: `model(...)` and argmax, eagerly with a
+    growing `DynamicCache`; or `model.forward` compiled, with a `StaticCache` as large as the
+    setup's room (https://huggingface.co/docs/transformers/llm_optims)."""
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler | None = None) -> None:
         super().__init__(setup)
@@ -227,11 +204,8 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
-
-        The cache is filled first: that marks its addresses as static, without which there are no
-        CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
-        """
+        """As `OursCompiled`. The cache is filled first: that marks its addresses as static
+        (transformers/cache_utils.py, StaticLayer.lazy_initialization)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):
@@ -258,14 +232,11 @@ class HuggingFace(Variant):
         if self._compiler is not None:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         out = self.model(
-            input_ids=self.input_ids,
-            position_ids=self.positions,
-            past_key_values=self.cache,
-            use_cache=True,
+            self.input_ids, position_ids=self.positions, past_key_values=self.cache, use_cache=True
         )
         logits: Tensor = out.logits[:, -1]  # (batch, vocab)
         best = logits.argmax(-1)
-        self._logits, self._tokens = [logits], [best]
+        self.outputs = [(logits, best)]
         self.input_ids.copy_(best[:, None])
         self.positions.add_(1)
 
@@ -280,7 +251,8 @@ class HuggingFace(Variant):
 
 
 def transformers_model(weights: Weights) -> Any:
-    """The `...ForCausalLM` of these weights, in their dtype, on their device."""
+    """The `...ForCausalLM` of these weights, in their dtype, on their device. No weight is stored
+    twice: its parameters are rows of our merged matrices."""
     transformers, c = importlib.import_module("transformers"), weights.config
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:
@@ -298,36 +270,27 @@ def transformers_model(weights: Weights) -> Any:
             model = getattr(transformers, f"{CLASSES[c.family]}ForCausalLM")(config)
     finally:
         torch.set_default_dtype(before)
-    missing, unknown = model.load_state_dict(named_tensors(weights), strict=False, assign=True)
-    if unknown or set(missing) - {LM_HEAD}:
-        raise ValueError(f"transformers has other tensors: missing {missing}, unknown {unknown}")
+    named = {EMBED: weights.embed, FINAL_NORM: weights.final_norm, LM_HEAD: weights.lm_head}
+    shapes = tensor_shapes(c)
+    for index, layer in enumerate(weights.layers):
+        for field, names in layer_parts(c, index).items():
+            heights = [shapes[name][0] for name in names]
+            named.update(zip(names, torch.split(getattr(layer, field), heights), strict=True))
+    model.load_state_dict(named, assign=True)
     if c.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model.requires_grad_(False).eval()
 
 
-def named_tensors(weights: Weights) -> dict[str, Tensor]:
-    """Our merged matrices under Hugging Face's names: views of their rows."""
-    config, shapes = weights.config, tensor_shapes(weights.config)
-    named = {EMBED: weights.embed, FINAL_NORM: weights.final_norm}
-    if not config.tie_word_embeddings:
-        named[LM_HEAD] = weights.lm_head
-    for index, layer in enumerate(weights.layers):
-        for field, names in layer_parts(config, index).items():
-            heights = [shapes[name][0] for name in names]
-            named.update(zip(names, torch.split(getattr(layer, field), heights), strict=True))
-    return named
-
-
 def no_transformers(_: GraphBackend) -> str | None:
-    """Why these variants cannot run here, in one line; None where they can."""
+    """Why they cannot run here, in one line; None where they can."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'transformers>=5.17,<6'"
     return None
 
 
 def no_kernels(backend: GraphBackend) -> str | None:
-    """Why our Triton kernels cannot run here, in one line; None where they can."""
+    """The same for our Triton kernels."""
     return no_triton() or why_no_bf16(backend)
 
 

@@ -1,8 +1,7 @@
 """The command line: parse, run one command, show what it found.
 
-In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 and one clear line on
-bad input. A command is a module of this package, imported only when it is asked for. Its docstring
-is the long help, and it has:
+A command is a module of this package, imported only when it is asked for. Its docstring is the long
+help, and it has:
 
     SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
     run(args, console) -> dict   does the work and returns what was found
@@ -50,12 +49,12 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = " ".join(filter(None, ["mini_engine", _asked(words)]))
+    name = f"mini_engine {_asked(words)}".strip()
     return guarded(name, lambda: _run(words), as_json="--json" in words)
 
 
-def _asked(words: Sequence[str]) -> str | None:
-    return next((word for word in words if word in COMMANDS), None)
+def _asked(words: Sequence[str]) -> str:
+    return next((word for word in words if word in COMMANDS), "")
 
 
 def _run(words: list[str]) -> int:

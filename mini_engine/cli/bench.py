@@ -38,7 +38,7 @@ from mini_engine.bench.evidence import (
     read_measurement,
     write_measurement,
 )
-from mini_engine.bench.others.child import NAMES
+from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
     backend = options.backend_of(args.device, console)
-    from mini_engine.bench.bench import Bench, check_names
+    from mini_engine.bench.bench import Bench
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
@@ -96,13 +96,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-    check_names(args.arms)
+    if strange := [arm for arm in args.arms if arm not in VARIANTS]:
+        raise ValueError(f"no variant {strange[0]!r}: use some of {', '.join(VARIANTS)}")
     if not shutil.which(args.python):
         raise ValueError(f"--python {args.python}: no such program")
-    if shapes := [word for word in args.shape if args.against and not Path(word).is_dir()]:
-        raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {shapes[0]!r}")
+    if args.against and (names := [word for word in args.shape if not Path(word).is_dir()]):
+        raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {names[0]!r}")
     dtype = str(options.dtype_of(backend)).removeprefix("torch.")
-    configs = {word: replace(_shape(word), dtype=dtype) for word in args.shape}
+    shapes = {word: options.tiny_shape() if word == "tiny" else options.shape_of(word)
+              for word in args.shape}  # fmt: skip
+    configs = {word: replace(shape, dtype=dtype) for word, shape in shapes.items()}
     measurement, known, path = options.begun("bench", backend, args.typed)
     out, card = args.out or path, args.spec or known or options.CARD
     own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
@@ -112,8 +115,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         args.rounds, args.steps, args.gate_steps,
     )  # fmt: skip
     spec = bench.spec_for(VARIANTS[ANCHOR].engine)
-    figures = {"copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
-               "rounds": args.rounds, "steps": args.steps}  # fmt: skip
+    figures: dict[str, Any] = {
+        "copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
+        "rounds": args.rounds, "steps": args.steps,
+    }  # fmt: skip
     rows: dict[tuple[Point, str], Row] = {}
     if args.resume and out.exists():
         old = read_measurement(out)
@@ -122,14 +127,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     others: list[dict[str, Any]] = []
 
     def written(told: str) -> None:
-        every = {"rows": [row.as_json() for row in rows.values()], "others": others}
-        write_measurement(out, replace(measurement, figures={**figures, **every}))
+        figures["rows"], figures["others"] = [row.as_json() for row in rows.values()], others
+        write_measurement(out, replace(measurement, figures=figures))
         console.print(told)
 
     for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
         written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
-    for one in _others(args):
+    for one in _others(args, configs):
         others.append(asdict(one))
         us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
         written(f"{one.engine}: {us}")
@@ -139,10 +144,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         reason = f"{every[-1]['reason']} ({out} has the reason of each)"
         raise CheckFailed(f"none of {len(every)} was timed: {reason}")
     return result_of(out, found)
-
-
-def _shape(word: str) -> ModelConfig:
-    return options.tiny_shape() if word == "tiny" else options.shape_of(word)
 
 
 def _arms(
@@ -174,12 +175,12 @@ def _arms(
         del weights  # before the next shape's are made
 
 
-def _others(args: argparse.Namespace) -> Iterator[Any]:
-    from mini_engine.bench.others.compare import compare, job_for
+def _others(args: argparse.Namespace, configs: dict[str, ModelConfig]) -> Iterator[Any]:
+    from mini_engine.bench.others import compare, job_for
 
-    points = product(args.shape, args.batch, args.context) if args.against else ()
-    for word, batch, context in points:
-        config, folder = _shape(word), str(Path(word).absolute())
+    points = product(configs.items(), args.batch, args.context) if args.against else ()
+    for (word, config), batch, context in points:
+        folder = str(Path(word).absolute())
         job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
         yield from compare(config.name, job, args.against, args.python)
 

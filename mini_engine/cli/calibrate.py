@@ -30,8 +30,6 @@ from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
-
-
 SHARED = "device"
 OUT = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with --host"
 OPTIONS: options.Rows = {
@@ -47,24 +45,26 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
     with console.status("measuring"):
         found = _host_alone(args) if args.host else _card_and_host(args, console)
-    sheets = {kind: load_sheet(kind, path) for kind, path in found["files"].items()}
-    figures = {
-        kind: [(name, sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]]
-        for kind, sheet in sheets.items()
-    }
+    figures = {}
+    for kind, path in found["files"].items():
+        sheet = load_sheet(kind, path)
+        figures[kind] = [(name, sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]]
     return {"op_us": None, **found, "figures": figures}
 
 
 def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
-    """Ops on CPU tensors, whatever GPU there is."""
     import torch
 
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import op_on_cpu_us
 
     out, op_us = args.out or Path("out/my-host.json"), op_on_cpu_us(HOST_STEPS)
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+    processor = named[1] if named else platform.processor() or platform.machine() or "a CPU"
     versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
-    on = f"{_processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
+    on = f"{processor}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
     base, says = load_sheet("host", BASE_HOST), f"measured without a GPU: {on}"
     fits = spec_fit.host_on_cpu_fits(op_us, on)
     _write(out, spec_fit.sheet_json("host", fits, base, out.stem, says=says))
@@ -90,13 +90,14 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     write_measurement(evidence, replace(measurement, figures=figures))
     device = "emulated" if emulated else own or base.name
     about: dict[str, Any] = {"evidence": evidence.name, "emulated": emulated}
-    fits, own_base = spec_fit.card_fits(figures, base), args.base is None and not emulated
-    _write(card, spec_fit.sheet_json(
-        "card", fits, base, f"{device}{CALIBRATED}", own_base=own_base, **about))  # fmt: skip
-    fits, says = spec_fit.host_fits(figures), "the host of a calibration"
-    _write(files["host"], spec_fit.sheet_json(
-        "host", fits, load_sheet("host", host), f"{device}-host{CALIBRATED}", says=says, **about
-    ))  # fmt: skip
+    name, own_base = f"{device}{CALIBRATED}", args.base is None and not emulated
+    fits = spec_fit.card_fits(figures, base)
+    _write(card, spec_fit.sheet_json("card", fits, base, name, own_base=own_base, **about))
+    fits, name = spec_fit.host_fits(figures), f"{device}-host{CALIBRATED}"
+    about["says"] = "the host of a calibration"
+    _write(
+        files["host"], spec_fit.sheet_json("host", fits, load_sheet("host", host), name, **about)
+    )
     load_spec(*files.values())  # raises where the simulator could not read them
     return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence, "files": files}
 
@@ -110,20 +111,13 @@ def show(r: argparse.Namespace, console: Console) -> None:
         console.print(table((f"<{kind}", "value", "<from"), rows))
     if r.op_us:
         cost = "{median:.1f} µs ({low:.1f} to {high:.1f})".format(**r.op_us)
-        console.print(f"An op costs a PyTorch program here {cost}, on CPU tensors; a launch on a "
-                      "GPU comes on top. The usual server: "
-                      f"{r.usual_op_us:g} µs, launch included.")  # fmt: skip
+        console.print(
+            f"An op costs a PyTorch program here {cost}, on CPU tensors; a launch on a GPU comes "
+            f"on top. The usual server: {r.usual_op_us:g} µs, launch included."
+        )
     words = [f"--{kind} {path}".replace("--card", "--spec") for kind, path in r.files.items()]
     console.print(f"use it: crossover {' '.join(words)}")
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:
     write_whole(path, json.dumps(sheet, indent=2, ensure_ascii=False) + "\n")
-
-
-def _processor() -> str:
-    """What the CPU calls itself."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
-    return named[1] if named else platform.processor() or platform.machine() or "a CPU"

@@ -41,10 +41,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     # of the sizes of vLLM's default settings, those of decode batches have a full graph
     seqs, tokens = spec.batch_defaults
     sizes = [size for size in default_capture_sizes(seqs, tokens) if size <= seqs]
-    report, predicted = capacity(
-        config, spec, context=context, batch=batch, kv_dtype=stored.kv_dtype, capture_sizes=sizes,
-        quant=args.quant or stored_as(config).quant, weights_file=file_bytes,
-    ), None  # fmt: skip
+    report = capacity(
+        config, spec, context=context, batch=batch, stored=stored, capture_sizes=sizes
+    )
+    predicted = None
     if report.fits:  # one full graph
         ops = step_ops(config, StepShape.decode(batch, context), spec.ops, stored)
         itl_us = step_time(ops, spec, "full", batch).itl_us

@@ -83,10 +83,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
     console.print(table(COLUMNS, r.points, bold=bold))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     if r.max_batch > r.room:
-        console.print(
-            f"Batches above {r.room:,} are left out: at {r.context:,} tokens each they do not fit "
-            f"the {r.spec} (see capacity)."
-        )
+        console.print(f"Batches above {r.room:,} are left out: they do not fit (see capacity).")
     low, high = r.crossover_interval
     beyond = ": so many requests do not fit" if r.crossover_batch > r.room else ""
     modes = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in r.batch_1.items())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.box import SIMPLE
@@ -24,9 +25,9 @@ from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Columns, table
-from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.serving.ladder_cost import CAPTURE_FACTOR
+from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, Prediction, play, predict
 from mini_engine.sim.trace import write_trace
@@ -50,8 +51,6 @@ COLUMNS: Columns = {
     "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "cap-\nture s": "{0[capture_us]:s}",
     "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
-
-
 SHARED = "prompt shape spec batch"
 OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}
 
@@ -86,17 +85,21 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         about = f"{about} context, {spec.engine} on the host {spec.host}."
         plots.timeline(lanes, args.out / "timeline.png", caption=f"{plots.PREDICTED}: {about}")
         ops = step_ops(shape, StepShape.decode(batch, CONTEXT), own.ops)
-        steps[OURS] = Prediction(OURS, *play(ops, own, "full", batch), CaptureReport())
+        steps[OURS] = Prediction(OURS, *play(ops, own, "full", batch))
+    captured, nine = dict[str, GraphCosts](), replace(spec, ops="fused9")  # what the sim captures
+    for mode in options.MODES[:3]:
+        costs = LadderCosts(shape, nine, mode, spec.batch_defaults.max_num_seqs)
+        captured[mode] = costs.of(default_capture_sizes(*spec.batch_defaults, mode=mode))
     rows = []
     for mode, step in steps.items():
         on, (group, launched) = specs.get(mode, own), ROWS[mode]
-        capture_us = CAPTURE_FACTOR * step.capture.time_us
-        after = break_even_replays(capture_us, steps["NONE"].itl_us, step.itl_us)
+        graphs = captured.get(mode, captured["NONE"])
+        after = break_even_replays(graphs.capture_us, steps["NONE"].itl_us, step.itl_us)
         rows.append({
             **vars(step.work), **vars(options.interval(on, step.itl_us, group, batch)),
             "mode": mode, "engine": on.engine, "launched": launched,
-            "gpu_utilisation": step.utilisation, "graphs": step.capture.graphs,
-            "graph_bytes": step.capture.bytes, "capture_us": capture_us or None,
+            "gpu_utilisation": step.utilisation, "graphs": graphs.graphs,
+            "graph_bytes": graphs.memory_bytes, "capture_us": graphs.capture_us or None,
             "pays_after_replays": int(after) if 0 < after < float("inf") else None,
         })  # fmt: skip
     return {

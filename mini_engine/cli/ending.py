@@ -1,13 +1,10 @@
 """How a program ends: one handler around everything it does, imports included.
 
-    sys.exit(guarded("mini_engine", main))      # `main` imports what it needs, and returns a code
-
 Whatever is raised becomes one line on standard error, never a traceback, and an exit code: 0 also
 when the reader of a pipe has seen enough; 1 where a check failed or the program itself is at fault;
 2 for bad input, or not enough memory or room on the disk; 130 for Ctrl-C. With `as_json` the line
 is {"error": {"exit_code": 2, "command": "capacity", "message": "..."}}. LAUNCH_BOUND_TRACEBACK=1 in
-the environment prints the traceback before it. Needs the standard library alone: until this is
-loaded, nobody handles a Ctrl-C.
+the environment prints the traceback before it. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -29,13 +26,12 @@ class CheckFailed(RuntimeError):
 
 
 def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int:
-    """Run `main` and return its exit code, or that of what it raised, after one line about it.
-    SystemExit passes, for argparse has printed what it is about."""
+    """Run `main` and return its exit code, or that of what it raised, after one line about it."""
     try:
         code = main()
         sys.stdout.flush()  # a full disk or a closed pipe shows here, and not at the very end
         return code
-    except SystemExit:
+    except SystemExit:  # argparse has printed what it is about
         raise
     except BaseException as error:
         if os.environ.get(TRACEBACK):

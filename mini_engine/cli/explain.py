@@ -24,8 +24,6 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.run import WAYS
 
 LITTLE = 0.03  # a saving below this share of the step is not worth a capture
-
-
 SHARED = "shape spec stored batch context"
 OPTIONS: options.Rows = {
     "--itl MS": (options.between(1e-3, 1e6), None, "the inter-token latency that you measured"),

@@ -32,8 +32,6 @@ from mini_engine.step.cards import load_spec
 
 ONLY_FOR = {"cuda": ("quant", "kernels", "steps_per_replay"), "sim": ("spec", "host", "engine")}
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
-
-
 SHARED, DEFAULTS = "prompt spec mode sizes", {"spec": None}
 OPTIONS: options.Rows = {
     "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),

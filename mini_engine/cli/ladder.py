@@ -52,8 +52,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
-    """Why a decode batch runs at its rung, and how the dispatcher runs it. Raises ValueError above
-    max_num_seqs: no step has so many requests."""
+    """Why a decode batch runs at its rung, and how the dispatcher runs it."""
     most, query_len = dispatcher.max_num_seqs, dispatcher.decode_query_len
     if batch > most:
         raise ValueError(f"--batch {batch}: no step has more than {most}: raise --max-num-seqs")
@@ -94,7 +93,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
 
 
 def in_runs(sizes: Sequence[int]) -> str:
-    """1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16). Fewer than four are told one by one."""
+    """1, 2, 4, 8 … 256 (every 8). Fewer than four in a row are told one by one."""
     words = list[str]()
     while sizes:
         first, step = sizes[0], sizes[min(1, len(sizes) - 1)] - sizes[0]

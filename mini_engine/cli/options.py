@@ -1,7 +1,4 @@
-"""Options that several commands share, how their words become objects, and how those are printed.
-
-In: parsed words. Out: a `Server`, a device, numbers, paths; `ValueError` on bad words.
-"""
+"""Options that several commands share, how their words become objects, how those are printed."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,
 
 
 def words(word: str, known: Collection[str] = ()) -> list[str]:
-    """`a,b` as a list, of those that are `known`, if these are given."""
+    """`a,b` as a list; only of what is `known`, if anything is."""
     found = [part.strip() for part in word.split(",") if part.strip()]
     if known and (strange := [one for one in found if one not in known]):
         raise argparse.ArgumentTypeError(f"{strange[0]!r}: expected some of {', '.join(known)}")
@@ -72,7 +69,6 @@ def words(word: str, known: Collection[str] = ()) -> list[str]:
 
 
 def whole_numbers(word: str) -> list[int]:
-    """`1,2,4,8` as a list."""
     return [whole(part) for part in words(word)]
 
 
@@ -161,7 +157,6 @@ def told(found: Server) -> dict[str, str]:
 
 
 def on(r: Any) -> str:
-    """The same for people: "one h200, host server, engine vllm"."""
     return f"one {r.spec}, host {r.host}, engine {r.engine}"
 
 
@@ -176,8 +171,8 @@ def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console
 
 
 def backend_of(word: str, console: Console) -> GraphBackend:
-    """The device that `--device` names. `auto` is a suitable GPU; without one, it is the emulator,
-    and the console is told why. Raises ValueError, in one line, where `cuda` cannot be had."""
+    """The device that `--device` names. `auto` without a suitable GPU is the emulator, and the
+    console is told why. Raises ValueError where `cuda` cannot be had."""
     from mini_engine.cuda.graphs.backend import graphs_for, why_no_gpu
 
     if word == "auto" and (reason := why_no_gpu()):
@@ -207,8 +202,8 @@ def tiny_shape() -> ModelConfig:
 def begun(
     kind: str, backend: GraphBackend, typed: Sequence[str]
 ) -> tuple[Measurement, str | None, Path]:
-    """A measurement without figures; the shipped card of this GPU, None where there is none; and
-    where it is written by default: what is no evidence stays out of the course."""
+    """A measurement without figures; the shipped card of this GPU, if there is one; and where it is
+    written by default: what is no evidence stays out of the course."""
     from mini_engine.bench.spec_fit import base_name
 
     again = shlex.join(["python", "-m", "mini_engine", *typed])
@@ -217,9 +212,6 @@ def begun(
         return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
     card = base_name(measurement.gpu)
     return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
-
-
-# ---------------------------------------------------------------- what is printed of predictions
 
 
 def interval(spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0.0) -> Way:
@@ -234,8 +226,7 @@ def ms(one: Way) -> str:
 
 
 def capture(costs: GraphCosts) -> str:
-    """What graphs take at start-up, and how far published ones were from it: "2.0 s (1.0 to 4.0)
-    and 430 MiB (220 to 1,700)"."""
+    """What graphs take at start-up, and in brackets as far as published ones were off."""
     seconds, mib = costs.capture_us / 1e6, costs.memory_bytes / 2**20
     took, held = ends(*TIME_WITHIN, seconds), ends(*MEMORY_WITHIN, mib)
     return f"{two_digits(seconds)} s ({took}) and {two_digits(mib)} MiB ({held})"

@@ -65,14 +65,13 @@ LINES = (  # what must be there for it, a line's name, what it says
 def columns(word: str) -> Columns:
     """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
     named = dict(part.partition("=")[::2] for part in word.split(","))
-    units_us = {"time": 1e6, "time_ms": 1e3}
-    times = [key for key in named if key in units_us]
-    if {*named} - {*times} != {"prompt", "new"} or len(times) > 1 or not all(named.values()):
+    complete, unit_us = all(named.values()), 1e3 if "time_ms" in named else 1e6
+    time = named.pop("time_ms" if "time_ms" in named else "time", None)
+    if {*named} != {"prompt", "new"} or not complete:
         raise argparse.ArgumentTypeError(
             f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
         )
-    time = times[0] if times else None
-    return Columns(time and named[time], named["prompt"], named["new"], units_us[time or "time"])
+    return Columns(time, named["prompt"], named["new"], unit_us)
 
 
 SHARED = "shape spec mode stored limits sizes"

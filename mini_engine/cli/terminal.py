@@ -19,14 +19,12 @@ from mini_engine.files import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, whose errors are raised as ValueError and say which option, command or
-    choice a word is nearest to."""
+    """argparse's parser; its errors are ValueErrors, which name the nearest option."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; raises ValueError for an empty word and for an unknown option."""
         for before, word in zip(["a word", *args], args, strict=False):
             if not word.strip() or re.fullmatch(r"--[\w-]+=\s*", word):
                 self.error(f"{before} {word!r} is empty")
@@ -37,17 +35,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
         return found, left
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            error.message += did_you_mean(str(value), map(str, action.choices or ()))
-            raise
-
 
 class Screen(Console):
-    """A console that leaves long lines to the terminal, lets a BrokenPipeError pass, and takes
-    nothing in a text for markup, for an emoji or for an order to the terminal."""
+    """A console that leaves long lines to the terminal, and takes nothing in a text for markup, for
+    an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
         plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
@@ -81,13 +72,10 @@ def two_digits(value: float) -> str:
 
 
 def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Table:
-    """A table of rows, which hold words and numbers that are formatted already; or, where each head
-    has a `Format` (`{"GB/s": "{0.rate:,.1f}"}`) or a function of its own, of any objects.
-
-    A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
-    and are not broken into lines. `how`: `bold`, the rows that stand out, counted from 0; the rest
-    is what `rich.table.Table` takes.
-    """
+    """A table of rows of words; or, where each head has a `Format` (`{"GB/s": "{0.rate:,.1f}"}`) or
+    a function of its own, of any objects. A head that begins with "<" stands left, the others
+    right, unbroken, as numbers do. `how`: `bold`, the rows that stand out, counted from 0; the rest
+    is what `rich.table.Table` takes."""
     marked, form = set(how.pop("bold", ())), Format().format
     found = Table(title_justify="left", **how)
     for head in heads:

@@ -108,12 +108,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _judged(rows: list[measured.Row]) -> dict[str, Any]:
-    classes, summary = measured.by_class(rows), measured.summary("all", rows)
-    return {"points": rows, "classes": classes, "summary": summary}
+    summary = measured.summary("all", rows)
+    return {"points": rows, "classes": measured.by_class(rows), "summary": summary}
 
 
 def _fit(console: Console) -> None:
-    """Fits the figures to the shipped points, each source also left out, and writes them."""
     sheets = measured.Sheets.shipped()
     points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
     sheets, done, of = fit.hosts_to_fit(points, sheets), count(1), len({p.source for p in points})
@@ -135,19 +134,15 @@ def show(r: argparse.Namespace, console: Console) -> None:
         for one, other, correlation in r.inseparable:
             told = f"{one} from {other} (correlation {correlation:+.2f})"
             say(f"The data cannot separate {told}.")
-    say(_classes("By class", r.classes, r.summary))
+    classes = [*r.classes, r.summary]
+    say(table(CLASSES, classes, title="By class", bold=[len(r.classes)]))
     if few := r.quantised:
-        title = "Weights in few bits, and llama.cpp in 16: in no fit"
-        say(_classes(title, few["classes"], few["summary"]))
+        title, classes = "Weights in few bits, and llama.cpp in 16: in no fit", few["classes"]
+        say(table(CLASSES, [*classes, few["summary"]], title=title, bold=[len(classes)]))
         inside = [row.inside for row in few["points"] if row.inside is not None]
         say(f"{sum(inside)} of {len(inside)} lie in their interval.")
-    title = "By batch, each source left out of fit and interval"
-    say(table(BATCHES, r.batches, title=title))
+    say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
     if r.quantised:
         worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
         say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
     say(f"Pictures: {', '.join(map(str, r.pictures))}")
-
-
-def _classes(title: str, classes: list[Any], every: Any) -> Any:
-    return table(CLASSES, [*classes, every], title=title, bold=[len(classes)])

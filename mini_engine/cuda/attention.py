@@ -32,7 +32,6 @@ from torch.nn import functional
 
 from mini_engine.cuda.fp8 import FP8, as_bytes, widened
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.engine.batch import ScheduledBatch
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -41,11 +40,10 @@ class Attention(Protocol):
     """A way to attend. Kernels and graph runners bring their own."""
 
     def begin(self, inputs: StepInputs) -> Attend:
-        """Prepare a step; the result is called once a layer as
-        `attend(q, keys, values, scales)`.
+        """Prepare a step; the result is called once a layer.
 
-        q (T, heads, D); keys, values (num_blocks, block_size, kv_heads, D); scales (2, kv_heads) of
-        a cache in fp8, else None. Returns (T, heads, D).
+        It takes q (T, heads, D); keys, values (num_blocks, block_size, kv_heads, D); scales
+        (2, kv_heads) of a cache in fp8, else None. It returns (T, heads, D).
         """
         ...
 
@@ -99,10 +97,6 @@ class HostAttention:
     query_lens: tuple[int, ...]  # (R,) of the requests in the batch, without padding
     context_lens: tuple[int, ...]  # (R,) this step's tokens included
     block_size: int
-
-    @staticmethod
-    def of(batch: ScheduledBatch, block_size: int) -> HostAttention:
-        return HostAttention(batch.query_lens, batch.context_lens, block_size)
 
     def begin(self, inputs: StepInputs) -> Attend:
         num_reqs = len(self.query_lens)

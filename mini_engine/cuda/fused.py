@@ -6,10 +6,9 @@
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
 
-A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17, where the
-weights are quantised: kernels/linear.py) both run nine, with a library's products (cuBLAS on a GPU)
-between kernels of ours, and its product and argmax at the head. Prompts and mixed batches run the
-same nine with `PagedAttention`, or with whatever attention they are given.
+A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17 where the
+weights are quantised: kernels/linear.py), and in prompts and mixed batches, it is always nine, with
+a library's products (cuBLAS on a GPU) between kernels of ours.
 
 With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
 and newer: kernels/launch.py). The embedding lookup, the first op of a step, is PyTorch's and waits
@@ -57,11 +56,8 @@ ROOM = 1024  # requests of a step, or more where the cache has blocks for more
 
 @dataclass(frozen=True)
 class PagedAttention:
-    """Prompts, chunks and decodes in one launch a layer, which reads the cache where it lies.
-
-    Its shapes are those of the step, so it can be captured as well as run live between pieces. Rows
-    beyond the last query come out as zeros.
-    """
+    """Prompts, chunks and decodes in one launch a layer. Shapes are those of the step, so it can be
+    captured as well as run live between pieces. Rows beyond the last query come out as zeros."""
 
     pdl: bool = False
 

@@ -1,9 +1,8 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
-steps are our kernels': five a layer, with programmatic dependent launch where the card has it.
-Where something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and
-one line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Where
+something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
+line says so.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.storage import stored_as
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
@@ -91,12 +90,9 @@ def generate(
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
-    the first prompt's; `requests_for` says what the seeds of the others are.
-
-    `tell` is given a line where this machine has less than a GPU with bf16 and enough memory, than
-    `kernels` a layer (0: the plain model), or than so many steps a replay. kv_dtype: "fp8", or
-    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
-    they are read.
+    the first prompt's; `requests_for` says what the seeds of the others are. `tell` is given a line
+    for each thing that this machine has less of than was asked for. kernels: of a layer, 0 for the
+    plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
@@ -225,9 +221,8 @@ def kernels_of(model: Model, mode: str) -> Kernels:
 
 def no_triton() -> str | None:
     """Why the kernels cannot run here, in one line; None where they can."""
-    if find_spec("triton") is None:
-        return "the kernels are written in Triton, which is not installed: pip install triton"
-    return None
+    missing = "the kernels are written in Triton, which is not installed: pip install triton"
+    return None if find_spec("triton") else missing
 
 
 def no_pdl(backend: GraphBackend) -> str | None:
@@ -256,7 +251,7 @@ def limits_that_fit(
         raise ValueError(reason)
     free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
     in_cache = stored if kv_dtype == "auto" else kv_dtype
-    block = limits.block_size * kv_bytes_per_token(config, in_cache)
+    block = limits.block_size * stored_as(config, kv_dtype=in_cache).kv_bytes_per_token
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

@@ -3,10 +3,9 @@
 In:  logits (R, V); of each row a temperature, filters, a seed, and the number of its tokens so far.
 Out: noise, and the cutoff below which no logit is drawn.
 
-**The noise** is a hash of (seed, tokens so far, token id) and of nothing else: a counter-based
-generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") has no state that a
-graph could bake in or a preemption could lose. Its counter is `context_lens`, a tensor that each
-step moves on.
+**The noise** is a hash of (seed, tokens so far, token id): a counter-based generator (Salmon et al.
+2011, "Parallel random numbers: as easy as 1, 2, 3") has no state that a graph could bake in or a
+preemption could lose. Its counter is `context_lens`, a tensor that each step moves on.
 
 **The Gumbel-max trick**: the largest of logit + temperature · noise is a draw from
 softmax(logit / temperature), if the noise is standard Gumbel (Maddison et al. 2014, arXiv

@@ -9,8 +9,8 @@ Out: hidden states, then logits and one sampled token for each request.
     model.advance(inputs, tokens)                      # feed them back, on the device
 
 Nothing here waits for the device, and no shape depends on its data. So with a static attention all
-of it can be captured in a CUDA graph, even k decode steps in one (`decode`). Norms, RoPE and
-softmax compute in float32 and round to the weights' dtype; matrices multiply in that dtype.
+of it can be captured, even k decode steps in one graph (`decode`). Norms, RoPE and softmax compute
+in float32 and round to the weights' dtype; matrices multiply in that dtype.
 Shapes: T tokens, R requests, H hidden, D head_dim, V vocabulary.
 """
 
@@ -104,7 +104,7 @@ class Model:
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
         """How this model attends in a step that runs eagerly, or between the pieces of a graph."""
-        return HostAttention.of(batch, self.cache.block_size)
+        return HostAttention(batch.query_lens, batch.context_lens, self.cache.block_size)
 
     def captured_attention(self, max_blocks: int) -> Attention:
         """How it attends inside a graph that takes any mix of prompts and decodes."""

@@ -6,8 +6,8 @@ Out: a `QuantizedMatrix` of 4 bits, on the device; the codes are theirs, none is
 
 An int32 holds eight codes. GPTQ packs eight neighbouring inputs, the lowest bits first, and AWQ
 eight outputs in the order 0, 2, 4, 6, 1, 3, 5, 7. Zeros are packed along the outputs, in the same
-order each. GPTQ's first format stores zero - 1: GPTQModel adds 0x11111111 to the whole word when it
-reads (`convert_gptq_v1_to_v2_format`), and so do we.
+order each. GPTQ's first format stores zero - 1, which GPTQModel mends as we do, by a sum over the
+whole word (`convert_gptq_v1_to_v2_format`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
     weight[n, k] = (code[n, k] - zero) · scale
 
 int8: a float32 scale a row, zero 128. int4: a float16 scale for each 128 columns of a row; zero 8
-(symmetric), or one of 4 bits beside each scale (asymmetric). The last group of a row may be
-smaller. Words are ours, and made so that a thread gets 16 bytes of a row in a load and unpacks them
-without a shuffle: a *segment* is 16 words of int32, code i of word w is the one of column
+(symmetric), or one of 4 bits beside each scale (asymmetric). Words are made so that a thread gets
+16 bytes of a row in a load and unpacks them without a shuffle: a *segment* is 16 words of int32,
+code i of word w is the one of column
 
     segment · 16 · PER + i · 16 + w          PER: codes of a word, 8 (int4) or 4 (int8)
 

@@ -6,11 +6,11 @@ The dispatcher chooses one of three ways to run a batch: NONE runs every op from
 FULL replays one graph of body and head; PIECEWISE replays the pieces of the body with live
 attention between them, then runs the head.
 
-A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
-graphs that are for decodes alone, of one step and of `limits.steps_per_replay`. A prompt of which
-one token is left is no decode. The block before it may be another request's, who fills it in this
-very step (engine/prefix_cache.py, rule 2), and in a kernel that stores K and V and attends, no row
-may read what another one writes.
+A batch of decodes runs in the kernels of a `FusedModel`: in NONE from Python, in FULL from graphs
+for decodes alone, of one step and of `limits.steps_per_replay`. A prompt of which one token is left
+is no decode: another request may fill the block before it in this very step (rule 2 of
+engine/prefix_cache.py), and where a kernel stores K and V and attends, no row may read what another
+one writes.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ class TorchRunner:
         *,
         sampling: bool = False,
     ) -> None:
-        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE.
-
-        With `sampling` each request is drawn as its `SamplingParams` say, greedy ones among them.
-        Without, all are greedy, and graphs hold nothing but an argmax.
-        """
+        """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
+        request is drawn as its `SamplingParams` say; without, all are greedy, and graphs hold
+        nothing but an argmax."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
         self.sample: Sampler = (
@@ -97,9 +95,7 @@ class TorchRunner:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step, or `batch.steps`: stage the inputs, run the graph of the descriptor, sample.
-
-        Returns the sampled tokens, step by step in the order of the entries that sample.
-        """
+        Returns the tokens, step by step in the order of the entries that sample."""
         self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
@@ -129,12 +125,10 @@ class TorchRunner:
 
     @torch.inference_mode()
     def capture(self) -> CaptureReport:
-        """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
-
-        Rungs that find no memory are dropped, here and in the dispatcher; one that another graph
-        can serve is only reported. After an interrupt or an error no graph is left, and the
-        dispatcher says NONE to every batch until the next call.
-        """
+        """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first. A rung
+        that finds no memory is dropped, in the dispatcher too; one that another graph can serve is
+        only reported. After an error or an interrupt no graph is left, and the dispatcher says
+        NONE."""
         report = CaptureReport()
         self.dispatcher.graphs_captured = False
         serving = self.full if self.dispatcher.mode.separate_routine() else self.mixed

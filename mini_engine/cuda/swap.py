@@ -7,9 +7,9 @@ A block of the cache is one row in each of 2 x layers tensors, 32 KiB each for Q
 to use the link well. So the rows of a block are gathered side by side on the card first, and a
 block passes the link in one copy. K and V are moved as bytes, whatever their dtype.
 
-All of it is on a stream of its own, which first waits for what the compute stream was given before:
-the steps that wrote the blocks. Then the compute stream waits for the copies: a step may write into
-the blocks that they freed, and reads those that they filled. The host waits for nothing.
+All of it is on a stream of its own, which first waits for the steps that wrote the blocks. Then the
+compute stream waits for the copies: a step may write into the blocks that they freed, and reads
+those that they filled. The host waits for nothing.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
-Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
-memory holds the model and never more than one tensor beside it. With `quant` ("int8", "int4") the
-matrices of the layers are quantised, each as soon as it is whole; embedding and head stay plain. A
-checkpoint of AWQ or GPTQ is quantised already (quantized_checkpoint.py).
+Every merged matrix is allocated once, and each stored tensor is copied straight to its rows. With
+`quant` ("int8", "int4") the matrices of the layers are quantised, each as soon as it is whole;
+embedding and head stay plain. AWQ and GPTQ are quantised already (quantized_checkpoint.py).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from mini_engine.model.checkpoint import (
     tensor_shapes,
 )
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.step.capacity import weight_bytes
+from mini_engine.step.storage import stored_as
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 MATRICES = ("qkv", "o", "gate_up", "down")
@@ -106,8 +105,7 @@ def load_weights(
         return _assemble(config, device, dtype, fill, quant)
     if quant:
         raise ValueError(
-            f"{folder}: its weights are {kind.quant_method} of 4 bits already: leave out --quant "
-            f"{quant}"
+            f"{folder}: {kind.quant_method} of 4 bits already: leave out --quant {quant}"
         )
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
     for name, tensor in tensors.items():
@@ -120,11 +118,8 @@ def load_weights(
 def random_weights(
     config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Weights:
-    """Weights of the model's true size, for benchmarks without a download.
-
-    Scaled so that hidden states and logits stay near 1 at any width. The same seed gives the same
-    weights on the same kind of device.
-    """
+    """Weights of the model's true size, for benchmarks without a download: hidden states and logits
+    stay near 1 at any width. One seed gives the same weights on the same kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
     shapes = tensor_shapes(config)
 
@@ -139,10 +134,10 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
     is quantised: beside them stands that matrix, plain."""
     if quant is None:
-        return weight_bytes(config, stored)
+        return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
     beside = 0 if config.quantization else 2 * config.intermediate_size * config.hidden_size
-    return weight_bytes(plain, quant) + beside * plain.dtype_bytes
+    return stored_as(plain, quant).held + beside * plain.dtype_bytes
 
 
 def no_room(

@@ -1,9 +1,5 @@
 """Which captured graph runs this batch?
 
-In: the mode, the capture sizes and the engine's limits; then, once a step, the shape of a batch.
-Out: a `BatchDescriptor`: the run-time mode (NONE, PIECEWISE or FULL), and the number of tokens and
-requests that the batch is padded to.
-
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], max_num_seqs=8)
     dispatcher.descriptors()                      # what to capture, in this order
     dispatcher.dispatch(num_reqs=3, num_tokens=3, uniform_token_count=1)

@@ -4,9 +4,6 @@ A graph replays only the shapes it was captured with. So an engine captures a *l
 tokens, and pads each batch to the next *rung*, the smallest size that holds it. A batch has a *row*
 for each token; padding adds rows.
 
-In: sizes, or a histogram of the batches that a server ran. Out: the rung of a batch, what padding
-costs, and the best ladder for the histogram.
-
     ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
     ladder.rung(33)                                            # 40
     ladder.waste({33: 100}).padded_rows                        # 700
@@ -26,11 +23,8 @@ PerRung = Callable[[int], float]  # the cost of a step at a rung, for example in
 
 
 class CaptureLadder(tuple[int, ...]):
-    """A tuple of capture sizes, in rising order, that knows which rung a batch runs at.
-
-    Raises ValueError, naming the size, unless there is at least one, each is 1 or more, and they
-    rise.
-    """
+    """A tuple of capture sizes, at least one, rising, that knows which rung a batch runs at.
+    Raises ValueError, naming the size, for any other."""
 
     __slots__ = ()
 
@@ -225,9 +219,7 @@ def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int
 
 def _checked_histogram(histogram: Mapping[int, int]) -> dict[int, int]:
     """`histogram` in order of batch size, without empty batches and those that never ran.
-
-    Raises ValueError for a negative batch size or number of steps.
-    """
+    Raises ValueError for a negative number."""
     for rows, steps in histogram.items():
         if rows < 0 or steps < 0:
             raise ValueError(f"histogram entry {rows}: {steps}: rows and steps must be 0 or more")

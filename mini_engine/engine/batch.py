@@ -1,8 +1,4 @@
-"""What goes into the scheduler and what comes out of it: requests, limits, batches.
-
-In:  requests of users, and the sizes that bound a batch and its KV cache.
-Out: the state of each request, and a ScheduledBatch: one step's work, as a runner reads it.
-"""
+"""What goes into the scheduler and what comes out of it: requests, limits, batches."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -141,11 +137,8 @@ class ScheduledRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work.
-
-    Entries stand in order of arrival: decodes first, then prefill chunks. One case breaks this
-    order: a decode whose K and V come back from host memory may stand behind the chunk of an older
-    request.
+    """One step's work. Entries stand in order of arrival: decodes first, then prefill chunks, and
+    perhaps behind an older chunk a decode whose K and V come back from host memory.
 
     `swap_out` and `swap_in` are copies between device and host memory, as pairs (block of the
     cache, host block). The runner copies out before this step writes to the cache, and copies in

@@ -1,8 +1,5 @@
 """Paged KV memory: which block of the cache holds which token of which request.
 
-In:  a request's id and the number of its tokens that the cache must hold.
-Out: its block table, and from that the slot (row of the KV cache) of each position.
-
 The cache has num_blocks x block_size rows. A request's blocks may lie anywhere in it, so no memory
 is wasted except the rest of its last block
 (PagedAttention: Kwon et al., SOSP 2023, https://arxiv.org/abs/2309.06180).
@@ -10,10 +7,8 @@ is wasted except the rest of its last block
 Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
 computes padded rows too, and they write their K and V to block 0.
 
-Free blocks are a stack, as in vLLM: those of a request come back with its last block on top, so
-they are used again from its tail to its head (`FreeKVCacheBlockQueue` in
-vllm/v1/core/kv_cache_utils.py, with prefix caching off). A pool whose requests share the blocks of
-equal prefixes is `prefix_cache.SharingPool`.
+Free blocks are a stack, as in vLLM: those of a request are used again from its tail to its head
+(`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off).
 """
 
 from collections.abc import Sequence

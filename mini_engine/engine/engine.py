@@ -1,8 +1,5 @@
 """Continuous batching: requests in, tokens out, over any runner.
 
-In:  requests, each with the time at which it arrives.
-Out: a Completion for each: its tokens, why it ended, and the time of every token.
-
 In a step, data flows one way:
 
     Scheduler.step() -> batch -> GraphDispatcher.dispatch() -> descriptor

@@ -1,9 +1,5 @@
 """Prefix cache: requests that begin with the same tokens share the blocks of that beginning.
 
-In:  a request's id and its tokens (`RequestState`), and how many of them the cache must hold.
-Out: how many of its first tokens the cache holds already, and a block table that begins with the
-     blocks of these.
-
 K and V of a token depend on all tokens before it, so a block may be shared only where everything
 before it is equal, too. The rules are vLLM's (vllm/v1/core/block_pool.py and
 vllm/v1/core/kv_cache_manager.py):

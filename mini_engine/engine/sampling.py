@@ -1,7 +1,4 @@
-"""How the next token of a request is drawn: numbers that a user gives, checked in words.
-
-In:  temperature, top-k, top-p, min-p and a seed. Out: `SamplingParams`, a field of `Request`.
-"""
+"""How the next token of a request is drawn: numbers that a user gives, checked in words."""
 
 from __future__ import annotations
 

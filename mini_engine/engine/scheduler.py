@@ -1,9 +1,5 @@
 """Which requests run in this step, and how many tokens of each.
 
-In:  requests (`submit`), and after each step the sampled tokens (`update`).
-Out: `step()` returns a ScheduledBatch: for each request in it, where its new tokens start,
-     how many there are, and the block table that says where their K and V go.
-
 The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/scheduler.py,
 `Scheduler.schedule`), step by step and block by block; tests/engine/test_as_vllm.py compares them:
 
@@ -22,10 +18,9 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
 6. With `prefix_caching`, tokens at the beginning of a waiting request that the cache holds already
    (`prefix_cache.SharingPool`) count as computed when it is admitted.
 
-Only the number of tokens matters, never their values, unless prefixes are cached; so a prompt may
-be `range(4096)`. Two invariants follow from the rules. The running list is always in order of
-arrival. And at most one running request, the last, is in the middle of its prompt, since a partial
-chunk takes the whole rest of the budget.
+Only the number of tokens matters, never their values, unless prefixes are cached. Two invariants
+follow: the running list is always in order of arrival, and at most one running request, the last,
+is in the middle of its prompt, since a partial chunk takes the whole rest of the budget.
 """
 
 from collections import deque
@@ -62,10 +57,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Put the request at the end of the waiting line. A text ends at max_model_len tokens.
-
-        Raises:
-            ValueError: it could never be served (`SchedulerLimits.check`), or its id is in use.
-        """
+        Raises ValueError if it could never be served, or its id is in use."""
         self.limits.check(request)
         if request.request_id in self._ids:
             raise ValueError(
@@ -139,9 +131,7 @@ class Scheduler:
         """A batch of decodes as one of `steps` decode steps, with blocks for what they will keep.
 
         It stays as it is where some entry is no decode, where no request wants so many tokens, and
-        where blocks are short: nobody is preempted for steps that are only hoped for. A prefix
-        cache learns of the blocks that they fill when it is asked for the next ones: until then
-        nobody knows their tokens.
+        where blocks are short: nobody is preempted for steps that are only hoped for.
         """
         wanted = [min(steps, e.request.max_new_tokens - len(e.state.output)) for e in batch.entries]
         if batch.has_prefill or max(wanted) < steps:

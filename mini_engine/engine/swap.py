@@ -1,9 +1,5 @@
 """Preempt by swap: a preempted request's K and V wait in host memory instead of being recomputed.
 
-In:  requests, and `SchedulerLimits` with `preemption` "swap" or "cheaper" and some `host_blocks`.
-Out: batches that also say what to copy before they run: `swap_out` and `swap_in`, pairs of
-     (block of the cache, block in host memory).
-
 Everything else is as in `scheduler.Scheduler`, which decides who is preempted and who is admitted:
 
 1. A preempted request keeps what it has computed, in as many host blocks as it had full or partly

@@ -3,11 +3,8 @@
 In:  a `ModelConfig` and a folder with model.safetensors, or with model.safetensors.index.json and
      its shards. Never a pickle.
 Out: `stored_tensors`: every tensor of the model by name, checked against the config, not yet read.
-     `layer_parts`: the tensors of a layer, and which of them are stacked by rows: q, k, v into one
-     matrix and gate, up into another. One wide kernel reads the same bytes as several narrow ones
-     and takes one launch.
-
-Both wings load from here, each into its own arrays. Matrices are (out, in): y = x @ W.T.
+     `layer_parts`: the tensors of a layer, and which of them are stacked by rows: one wide kernel
+     reads the same bytes as several narrow ones and takes one launch.
 """
 
 from __future__ import annotations
@@ -49,10 +46,9 @@ class StoredTensor:
 def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
     """Find and check every tensor of the model.
 
-    Raises ValueError, naming the file and the tensor, if the folder, its weights, a shard or a
-    tensor is missing, a file is cut short, or a tensor has the wrong shape or dtype. A tensor that
-    the model does not use is an error too: it suggests that the config belongs to another model.
-    Two are harmless: RoPE frequencies in old Llama files, and a tied head's copy of the embedding.
+    Raises ValueError, naming file and tensor, for what is missing, cut short, or of another shape
+    or dtype. So does a tensor that the model does not use: its config may be another model's. Two
+    are harmless: RoPE frequencies in old Llama files, and a tied head's copy of the embedding.
     """
     folder = Path(folder)
     found = _read_folder(folder)
@@ -138,9 +134,8 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a random stand-in for this tensor.
 
-    Matrices keep activations and logits near 1 at any width, except o, which is weaker. Random
-    attention is close to a mean over the context and so almost equal for all tokens; at full
-    strength it would drown their differences, and the same token would follow each. Norm weights
+    Matrices keep activations and logits near 1 at any width, except o: random attention is close
+    to a mean over the context, and at full strength the same token would follow each. Norm weights
     and biases are random, so that code that leaves one out gives different logits.
     """
     if name.endswith("norm.weight"):

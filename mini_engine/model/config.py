@@ -1,16 +1,13 @@
 """The shape of a model, read from a Hugging Face `config.json`.
 
-In:  a checkpoint folder, the dictionary of its config.json, or the name of a known model.
-Out: a frozen `ModelConfig`: sizes, RoPE, norms, what is tied, which tokens end a text.
-
     ModelConfig.from_folder("checkpoints/tiny-qwen3").hidden_size      # 160
-    named_shape("qwen3-0.6b").num_parameters                           # 596_049_920
+    named_shape("qwen3-0.6b").q_size                                   # 2048: 16 heads of 128
 
 It reads three families of dense decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on
 each head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`).
-A config with a feature that the engine does not compute is refused by the feature's name, since the
-model would load and write nonsense. RoPE, the layout of the file and fp8 weights do not change what
-a step launches: with `predicted=True`, for a shape whose weights nobody loads, these are accepted.
+A feature that the engine does not compute is refused by its name, since the model would load and
+write nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted
+that do not change what a step launches: RoPE, the layout of the file, fp8 weights.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ LARGEST = 10**10  # of a size, and of RoPE's base
 @dataclass(frozen=True)
 class ModelConfig:
     """One dense decoder. Raises ValueError, naming the field, if the sizes do not fit together.
-
-    `hidden_size` is the width of the residual stream. It may differ from num_heads * head_dim
-    (Qwen3-0.6B: 1024 and 2048), so code must use `q_size` for attention.
-    """
+    `hidden_size` may differ from num_heads * head_dim, so code must use `q_size` for attention."""
 
     name: str
     family: str  # "qwen2" | "qwen3" | "llama": whose step it is
@@ -75,12 +69,12 @@ class ModelConfig:
 
     @property
     def q_size(self) -> int:
-        """Columns of q: num_heads * head_dim."""
+        """Columns of q."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Columns of k, and of v: num_kv_heads * head_dim."""
+        """Columns of k, and of v."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -92,31 +86,14 @@ class ModelConfig:
     def dtype_bytes(self) -> int:
         return DTYPE_BYTES[self.dtype]
 
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all weights; a tied head is counted once."""
-        qkv = self.q_size + 2 * self.kv_size
-        layer = 2 * self.hidden_size  # the two norms
-        layer += qkv * self.hidden_size + self.hidden_size * self.q_size
-        layer += 3 * self.hidden_size * self.intermediate_size  # gate, up, down
-        layer += qkv if self.qkv_bias else 0
-        layer += 2 * self.head_dim if self.qk_norm else 0
-        vocabularies = 1 if self.tie_word_embeddings else 2
-        matrices = vocabularies * self.vocab_size * self.hidden_size
-        return matrices + self.num_layers * layer + self.hidden_size
-
     def rope_frequencies(self) -> tuple[float, ...]:
-        """The angle in radians by which each pair of a head turns per position: head_dim / 2 floats
-        (64-bit)."""
+        """Of each pair of a head, in radians per position: head_dim / 2 floats (64-bit)."""
         return rope_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
 
     @classmethod
     def from_folder(cls, folder: str | Path, *, predicted: bool = False) -> ModelConfig:
-        """Read config.json, and the end-of-text ids of generation_config.json, if it has any.
-        These take precedence, as in transformers: a chat model has more of them than its base.
-
-        `predicted`: as in `from_dict`. Raises ValueError, naming the file and the field.
-        """
+        """Read config.json, and the end-of-text ids of generation_config.json, if it has any: they
+        take precedence, as in transformers. Raises ValueError, naming the file and the field."""
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
             raise ValueError(
@@ -202,8 +179,10 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     fp8 = is_fp8(quantized)
     try:
         key = "rope_parameters" if j.rope_parameters else "rope_scaling"
-        rope = typed(RopeJson, getattr(j, key) or {}, key, more=True)
-        scaling = rope.scaling()
+        said = getattr(j, key) or {}
+        rope = typed(RopeJson, said, key, more=True)
+        if rope.factor is not None or "llama3" in (rope.rope_type, rope.type):
+            scaling = typed(RopeScaling, said, key, more=True)
         if j.model_type == "phi3":
             raise ValueError("model_type is 'phi3', whose files hold q, k and v as one tensor")
         if fp8:

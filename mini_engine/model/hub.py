@@ -1,8 +1,7 @@
 """Where a model is: a shape that we know, a folder, or an id of the Hugging Face hub.
 
-In:  a word: "qwen3-8b", "checkpoints/tiny-qwen3", "mistralai/Mistral-7B-v0.3".
-Out: `shape_of`: its shape, for predictions, from what lies on this machine; nothing is fetched.
-     `resolve_model`: its folder, fetched if need be, for weights and tokenizer.
+`shape_of` gives its shape, for predictions, from what lies on this machine; `resolve_model` its
+folder, fetched if need be, for weights and tokenizer.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ def shape_of(word: str) -> ModelConfig:
         )
     if last.lower() in SHAPES:
         return named_shape(last)
-    folder = resolve_model(word, fetch=False)
+    folder = _cached(word)
     return replace(ModelConfig.from_folder(folder, predicted=True), name=last)
 
 
-def resolve_model(folder_or_id: str | Path, *, fetch: bool = True) -> Path:
+def resolve_model(folder_or_id: str | Path) -> Path:
     """The checkpoint folder: the one given, or that of a hub id ("Qwen/Qwen3-0.6B"), fetched or
-    found in the hub's cache. Without `fetch`, no network is asked, and the folder may hold no more
-    than a config.json. Raises ValueError when it is neither, or cannot be had."""
+    found in the hub's cache. Raises ValueError when it is neither, or cannot be had."""
     folder = Path(folder_or_id)
     if folder.is_dir():
         return folder
@@ -54,8 +52,6 @@ def resolve_model(folder_or_id: str | Path, *, fetch: bool = True) -> Path:
             f"{folder_or_id}: no such folder, and not a hub id either: give a checkpoint folder, "
             "or an id such as Qwen/Qwen3-0.6B"
         )
-    if not fetch:
-        return _cached(str(folder_or_id))
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -73,7 +69,7 @@ def resolve_model(folder_or_id: str | Path, *, fetch: bool = True) -> Path:
 
 
 def _cached(hub_id: str) -> Path:
-    """The newest snapshot of a hub id in the hub's local cache that has a config.json."""
+    """The newest snapshot in the hub's local cache that has a config.json, if no more."""
     home = os.environ.get("HF_HOME", "~/.cache/huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
     place = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"

@@ -1,9 +1,6 @@
 """Checkpoints that are quantised already: what `quantization_config` of a config.json says.
 
-In:  the fields of `quantization_config`.
-Out: `StoredQuantization`: AWQ or GPTQ, and which tensors stand in the place of a weight.
-
-Both keep a code of 4 bits for each number, and a scale and a zero for each group of a row:
+AWQ and GPTQ keep a code of 4 bits for each number, and a scale and a zero for each group of a row:
 weight = (code - zero) · scale. K are the inputs of a matrix and N its outputs:
 
     AWQ    (AutoAWQ, "gemm")       qweight (K, N / 8), qzeros (groups, N / 8), scales (groups, N)

@@ -1,8 +1,6 @@
 """How fast RoPE turns each pair of a head, plain or scaled as in Llama 3.
 
-In:  head_dim, the base (theta), and Llama 3's four numbers or None.
-Out: head_dim / 2 frequencies in radians per position. At position p, pair i turns by
-     p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
+At position p, pair i turns by p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Literal
-
-from mini_engine.files import typed
 
 
 @dataclass(frozen=True)
@@ -39,23 +35,11 @@ class RopeJson:
     rope_theta: float | None = None
     partial_rotary_factor: Literal[1] = 1  # RoPE turns whole heads here
     factor: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_max_position_embeddings: int | None = None
-
-    def scaling(self) -> RopeScaling | None:
-        """None where nothing is scaled. Raises ValueError where a number is missing."""
-        if "llama3" not in (self.rope_type, self.type) and self.factor is None:
-            return None
-        return typed(RopeScaling, vars(self), "rope_scaling", more=True)
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:
-    """head_dim / 2 floats, 64-bit, fastest first.
-
-    Llama 3 divides slow ones by `factor`, keeps fast ones and interpolates between them; see
-    transformers, `modeling_rope_utils._compute_llama3_parameters`.
-    """
+    """head_dim / 2 floats, 64-bit, fastest first. Llama 3 divides slow ones by `factor`, keeps fast
+    ones and interpolates between them (transformers, `_compute_llama3_parameters`)."""
     plain = tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))
     if scaling is None:
         return plain

@@ -1,8 +1,4 @@
-"""Text to token ids and back: a thin wrapper over the `tokenizers` library.
-
-In:  the tokenizer.json of a Hugging Face folder.
-Out: ids of a prompt, text of ids, and text in parts as ids arrive one at a time.
-"""
+"""Text to token ids and back: a thin wrapper over the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -15,11 +11,8 @@ _REPLACEMENT = "\ufffd"
 
 
 class Tokenizer:
-    """Raises ValueError if the folder has no tokenizer.json, or one that cannot be read.
-
-    `eos_token_ids`: the ids that end a text, and `vocab_size`: how many ids the model knows, both
-    from `ModelConfig`. Without a `vocab_size`, ids are not held against it.
-    """
+    """The tokenizer.json of a folder; ValueError if there is none, or none that can be read.
+    `eos_token_ids`, and `vocab_size` that ids are held against: those of the `ModelConfig`."""
 
     def __init__(
         self, folder: str | Path, eos_token_ids: tuple[int, ...], vocab_size: int | None = None
@@ -37,11 +30,9 @@ class Tokenizer:
         self.eos_token_ids, self._vocab_size = eos_token_ids, vocab_size
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of a prompt, with those that belong before it and after it if `special`.
-
-        Raises ValueError if there are none, because generation needs a first token; for an id that
-        the model has no embedding for.
-        """
+        """Token ids of a prompt, with those that belong before and after it if `special`. Raises
+        ValueError if there are none, because generation needs a first token, and for an id that the
+        model has no embedding for."""
         whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
         ids = list(self._tokenizer.encode(whole, add_special_tokens=special).ids)
         if not ids:

@@ -71,12 +71,9 @@ LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
 def canvas(
     path: Path | str, size_inches: tuple[float, float], *, title: str, caption: str
 ) -> Iterator[Figure]:
-    """A blank figure in the house style. Raises ValueError for another ending than
-    those of `PICTURES`, OSError where the file cannot be written.
-
-    `title` says what the figure shows; `caption` says what the data are of, and whether they were
-    predicted or measured. Both are broken into lines that fit.
-    """
+    """A blank figure in the house style; title and caption are broken into lines that fit. Raises
+    ValueError for another ending than those of `PICTURES`, OSError for a file that cannot be
+    written."""
     path = check_out(Path(path), PICTURES)
     width, height = size_inches
     head = textwrap.wrap(title, int(width * 5.9))  # characters an inch at that size

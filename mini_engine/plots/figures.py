@@ -1,28 +1,22 @@
-"""Figures of steps and ladders: ITL against batch, the rungs that a server ran at, what padding
-wastes and what less of it would cost, and predictions against measurements.
+"""Predictions: ITL against batch, and predictions against what others have measured.
 
-In:  an `ItlCurve`; the steps of a server by rung (`serving.report`); a ladder; the best ladders of
-     more and more rungs for a histogram (`LadderCosts.curve`); rows of `validate.validate`.
-Out: a PNG each.
+In:  an `ItlCurve`; rows and classes of `validate.points`. Out: a PNG each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.dispatch.ladder import LadderPoint
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
     GREEN,
     GREY,
     MODE_COLOURS,
-    ORANGE,
     PALE,
     PREDICTED,
     VERMILION,
@@ -35,11 +29,7 @@ from mini_engine.step.curves import ItlCurve
 from mini_engine.validate.points import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
-LINES = {  # of an ItlPoint: label and style
-    "eager": ("eager", "-"),
-    "piecewise": ("piecewise graphs", "--"),
-    "full": ("one full graph", "-"),
-}
+LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
 
 
 # ---------------------------------------------------------------- ITL against batch
@@ -49,9 +39,10 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
     if not curve.points:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
+    spec = curve.spec
     caption = (
-        f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, host {curve.host}, engine "
-        f"{curve.engine}, op list {curve.ops}, {curve.context:,} tokens of context each. Graphs "
+        f"{PREDICTED}: decode steps of {curve.shape} on {spec.name}, host {spec.host}, engine "
+        f"{spec.engine}, op list {spec.ops}, {curve.context:,} tokens of context each. Graphs "
         f"run padded, at the next of {len(curve.ladder)} rungs; above {curve.ladder.top}, eager."
     )
     batches = [point.batch for point in curve.points]
@@ -67,8 +58,9 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
 
 
 def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
-    for mode, (label, style) in LINES.items():
+    for mode, label in LINES.items():
         itl_ms = [getattr(point, mode).itl_us / 1e3 for point in curve.points]
+        style = "--" if mode == "piecewise" else "-"
         axes.plot(batches, itl_ms, style, color=MODE_COLOURS[mode], label=label)
     floor = [point.floor_us / 1e3 for point in curve.points]
     axes.plot(batches, floor, ":", color=BLACK, label="floor: weights and KV, read once")
@@ -104,111 +96,6 @@ def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
         0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
         ha="left", va="bottom", color="#505050",
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what a server ran
-
-
-def rung_histogram(
-    steps_by_rung: Mapping[str, Mapping[int, int]],
-    path: Path | str,
-    *,
-    caption: str = PREDICTED,
-    title: str | None = None,
-) -> None:
-    """The share of steps that ran at each rung, for each run-time mode.
-
-    `steps_by_rung`: mode -> padded rows -> steps, as in a serve report. Eager steps may have any
-    number of rows, so they are grouped by powers of two.
-    """
-    ran = [(n, rows, mode) for mode, by in steps_by_rung.items() for rows, n in by.items()]
-    total = sum(count for count, *_ in ran)
-    if not total:
-        raise ValueError("no steps: give a report of a server that ran some")
-    count, rows, mode = max(ran)
-    eager = sum(steps_by_rung.get("NONE", {}).values())
-    finding = (
-        f"{1 - eager / total:.0%} of steps ran in graphs; the most common were "
-        f"{mode} at {rows} row{'s' * (rows != 1)} ({count / total:.0%})"
-    )
-    with canvas(path, (13, 7), title=title or finding, caption=caption) as figure:
-        axes, top = figure.subplots(), 2
-        for mode, colour in RUN_TIME_COLOURS.items():
-            steps: dict[int, int] = {}
-            for rows, count in sorted(steps_by_rung.get(mode, {}).items()):
-                at = 1 << (rows - 1).bit_length() if mode == "NONE" else rows
-                steps[at] = steps.get(at, 0) + count
-            if steps:
-                shares = [count / total for count in steps.values()]
-                label = f"{mode}: {sum(shares):.0%} of steps"
-                label += ", up to each power of two" if mode == "NONE" else ""
-                axes.vlines(list(steps), 0, shares, color=colour, linewidth=4, label=label)
-                top = max(top, *steps)
-        doubling_ticks(axes, 1, top, "rows that a step ran with (tokens, padding included)")
-        axes.set(xlim=(0.9, top * 1.1), ylim=(0, None))
-        percent_ticks(axes, "share of all steps")
-        axes.legend(loc="upper right")
-
-
-# ---------------------------------------------------------------- ladders
-
-
-def ladder_curve(
-    points: Sequence[LadderPoint],
-    path: Path | str,
-    *,
-    caption: str,
-    reference: tuple[str, LadderPoint],
-) -> None:
-    """Padding against capture time and against graph memory, for ladders of more and more rungs.
-
-    `reference`: a named ladder to compare with, say vLLM's own; it is drawn as a star. Raises
-    ValueError without points.
-    """
-    if not points:
-        raise ValueError("the curve has no points: give the ladders of 1, 2 ... rungs")
-    name, own = reference
-    wasted = own.waste.wasted_fraction  # the first that wastes no more, or the last
-    best = next((p for p in points if p.waste.wasted_fraction <= wasted), points[-1])
-    title = (
-        f"{len(best.ladder)} chosen rungs: {best.waste.wasted_fraction:.1%} padding; "
-        f"{name} of {len(own.ladder)}: {wasted:.1%}"
-    )
-    with canvas(path, (13, 7), title=title, caption=caption) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
-        _trade(left, points, *reference, lambda point: point.capture_us / 1e3)
-        _trade(right, points, *reference, lambda point: point.memory_bytes / 2**20)
-        left.set_xlabel("capture time (ms)")
-        right.set_xlabel("graph memory (MiB)")
-        percent_ticks(left, "padding (of all rows computed)")
-        left.set_ylim(0, 1.08 * max(point.waste.wasted_fraction for point in points) + 1e-9)
-        right.legend(loc="upper right")
-
-
-def _trade(
-    axes: Axes,
-    points: Sequence[LadderPoint],
-    name: str,
-    reference: LadderPoint,
-    price: Callable[[LadderPoint], float],
-) -> None:
-    """One curve, a dot for each ladder, numbered where there is room."""
-    prices = [price(point) for point in points]
-    waste = [point.waste.wasted_fraction for point in points]
-    axes.plot(prices, waste, "o-", color=BLUE, markersize=7, label="best ladder of n rungs")
-    right, high = max(prices) or 1.0, max(waste) or 1.0
-    labelled: list[tuple[float, float]] = []
-    for point, x, y in reversed(list(zip(points, prices, waste, strict=True))):
-        if all(abs(x - u) > 0.06 * right or abs(y - v) > 0.06 * high for u, v in labelled):
-            labelled.append((x, y))
-            axes.annotate(
-                f"{len(point.ladder)}", (x, y), xytext=(4, 7),
-                textcoords="offset points", color=BLUE, weight="bold",
-            )  # fmt: skip
-    label = f"{name}: {len(reference.ladder)} rungs"
-    at = ([price(reference)], [reference.waste.wasted_fraction])
-    axes.plot(*at, "*", color=ORANGE, markersize=22, markeredgecolor="black", label=label)
-    axes.set_xlim(0, None)
 
 
 # ---------------------------------------------------------------- what others measured
@@ -262,13 +149,8 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
             of = [row for row in rows if row.kind == one.name]
             colour = RUN_TIME_COLOURS[of[0].launched]
             others = [r.left_out_error for r in of if r.left_out_error is not None]
-            diamonds: dict[str, Any] = {
-                "marker": "D",
-                "s": 40,
-                "facecolors": "none",
-                "edgecolors": GREY,
-            }
-            axes.scatter(others, [y - 0.22] * len(others), **diamonds)
+            beside = [y - 0.22] * len(others)
+            axes.scatter(others, beside, marker="D", s=40, facecolors="none", edgecolors=GREY)
             axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
             axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])

@@ -11,10 +11,12 @@ emulator wrote is drawn too, under a watermark: it shows what the figure will lo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -70,7 +72,7 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
         f"Batch {least}: {best.variant} takes {best.itl_us / 1e3:.3g} ms a token"
         f"{times if slowest is not best else ''}; the floor is {floor[0][1] / 1e3:.3g} ms"
     )
-    with canvas(path, (14, 8), title=_titled(finding, origin), caption=caption) as figure:
+    with _page(path, (14, 8), finding, caption, origin) as figure:
         axes, beside = figure.subplots(1, 2, width_ratios=[2.9, 1])
         for variant in variants:
             colour, line, marker = STYLES.get(variant, (BLACK, "-", "+"))
@@ -87,7 +89,6 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
         log_ticks(axes, "ITL (ms)")
         beside.set_axis_off()
         beside.legend(*axes.get_legend_handles_labels(), loc="upper left", handlelength=2.6)
-        _watermark(figure, origin)
 
 
 def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
@@ -115,7 +116,7 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
         f"A graph pays {pays}: it saves {saved[0]:.0%} of eager's time at batch {batches[0]}, "
         f"{saved[-1]:.0%} at {batches[-1]}"
     )
-    with canvas(path, (13, 11), title=_titled(finding, origin), caption=caption) as figure:
+    with _page(path, (13, 11), finding, caption, origin) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
         # rings around the points of the graph, so that both are seen where they agree
         for i, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
@@ -140,7 +141,6 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
                 if at is not None and batches[0] < at <= batches[-1]:
                     axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=line)
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-        _watermark(figure, origin)
 
 
 def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
@@ -153,15 +153,13 @@ def crossing_batch(batches: Sequence[int], saved: Sequence[float]) -> float | No
     """The batch beyond which a graph saves less than PAYS, interpolated between measured batches
     over log(batch). None when it still pays at the last one, the first batch when it never does.
     `saved`: shares of eager's ITL, batch rising."""
-    late = [i for i, share in enumerate(saved) if share >= PAYS]
-    if not late:
+    i = max((i for i, share in enumerate(saved) if share >= PAYS), default=None)
+    if i is None:
         return float(batches[0])
-    i = late[-1]
     if i == len(batches) - 1:
         return None
-    along = (saved[i] - PAYS) / (saved[i] - saved[i + 1])
-    begin, end = math.log(batches[i]), math.log(batches[i + 1])
-    return math.exp(begin + along * (end - begin))
+    ends = np.log([batches[i + 1], batches[i]])
+    return math.exp(np.interp(PAYS, [saved[i + 1], saved[i]], ends))
 
 
 def _with_bars(axes: Axes, points: Sequence[Row], **style: Any) -> None:
@@ -172,18 +170,19 @@ def _with_bars(axes: Axes, points: Sequence[Row], **style: Any) -> None:
     axes.errorbar([p.batch for p in points], times_ms, yerr=[down, up], **style)
 
 
-def _titled(finding: str, origin: Measurement) -> str:
-    """The finding, which is none when the emulator wrote the numbers."""
-    return f"Emulated, no evidence: {finding}" if origin.emulated else finding
-
-
-def _watermark(figure: Figure, origin: Measurement) -> None:
-    """Across the page, where the numbers are no evidence; the data stay readable through it."""
-    if origin.emulated:
-        figure.text(
-            0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
-            color="#B0B0B0", alpha=0.35, zorder=10,
-        )  # fmt: skip
+@contextmanager
+def _page(
+    path: Path | str, size: tuple[float, float], finding: str, caption: str, origin: Measurement
+) -> Iterator[Figure]:
+    """A canvas; where the numbers are no evidence, its title and a watermark say so."""
+    title = f"Emulated, no evidence: {finding}" if origin.emulated else finding
+    with canvas(path, size, title=title, caption=caption) as figure:
+        yield figure
+        if origin.emulated:  # the data stay readable through it
+            figure.text(
+                0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
+                color="#B0B0B0", alpha=0.35, zorder=10,
+            )  # fmt: skip
 
 
 def _of(steps: Sequence[Row], origin: Measurement) -> str:

@@ -50,10 +50,8 @@ POINTS = 12.0  # of the names in the boxes
 
 
 class _Step(NamedTuple):
-    """One timeline, from time 0, with its figures."""
-
     name: str  # as the beginning of a sentence
-    events: list[TraceEvent]
+    events: list[TraceEvent]  # from time 0
     itl_us: float
     idle: float  # share of the step in which the GPU had nothing to do
     begin_us: float  # of the short window
@@ -87,9 +85,8 @@ def timeline(
     whole_us = 1.12 * max(step.itl_us for step in steps)  # room for its length behind it
     heights = [CPU_TALL + GPU_TALL] * len(steps) + [CPU_TALL + GPU_ZOOM_TALL] * len(steps)
     tall_inches = 3.0 + LANE_INCHES * sum(heights) + 0.7 * len(steps)
-    with canvas(
-        path, (WIDTH_INCHES, tall_inches), title=title or finding, caption=caption
-    ) as figure:
+    size = (WIDTH_INCHES, tall_inches)
+    with canvas(path, size, title=title or finding, caption=caption) as figure:
         rows = figure.subplots(2 * len(steps) + 1, 1, height_ratios=[LEGEND_TALL, *heights])
         above, below = rows[1 : len(steps) + 1], rows[len(steps) + 1 :]
         _legend(rows[0], steps)
@@ -115,9 +112,8 @@ def _step(name: str, events: Sequence[TraceEvent], middle: bool) -> _Step:
     if middle:
         kernels = sorted(e.start_us for e in moved if e.lane == GPU)
         begin_us = kernels[len(kernels) // 2]
-    return _Step(
-        name[:1].upper() + name[1:], moved, itl_us, 1 - busy_us(moved, GPU) / itl_us, begin_us
-    )
+    idle = 1 - busy_us(moved, GPU) / itl_us
+    return _Step(name[:1].upper() + name[1:], moved, itl_us, idle, begin_us)
 
 
 # ---------------------------------------------------------------- panels

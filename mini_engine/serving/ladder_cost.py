@@ -1,10 +1,5 @@
 """What the graphs of a ladder cost to hold, what else a card holds, and what a better ladder saves.
 
-In:  a model, a device, the mode, the most requests in a batch; then ladders, a histogram, or the
-     report of a server that has run.
-Out: `GraphCosts` of a ladder; the curve of denser ladder against padding, time and memory;
-     `SizedServer`: the scheduler's limits and the dispatcher; `LadderSaving` of a run.
-
     costs = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE", 256)
     costs.of([1, 2, 4, 8]).capture_us
     costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
@@ -80,7 +75,7 @@ class LadderCosts:
         decode_query_len: int = 1,
         stored: Stored | None = None,
     ) -> None:
-        """`decode_query_len`: 1 + speculative tokens. Limits are checked by `of`."""
+        """`decode_query_len`: 1 + speculative tokens."""
         self.mode, self.max_num_seqs, self.decode_query_len = mode, max_num_seqs, decode_query_len
 
         @cache  # the ladders of a curve share most of their rungs
@@ -114,15 +109,9 @@ class LadderCosts:
         return LadderPoint(ladder, waste, cost.capture_us, float(cost.memory_bytes))
 
     def curve(self, histogram: Mapping[int, int], max_rungs: int, top: int) -> list[LadderPoint]:
-        """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point.
-
-        Raises ValueError as `best_ladders` does.
-        """
+        """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point."""
         best = best_ladders(histogram, max_rungs, top=top)
         return [self.point(ladder, histogram) for ladder in best]
-
-
-# ---------------------------------------------------------------- the card of a server
 
 
 @dataclass(frozen=True)
@@ -142,12 +131,8 @@ def size_server(
     max_num_batched_tokens: int | None = None,
     stored: Stored | None = None,
 ) -> SizedServer:
-    """All memory that nothing else needs becomes KV blocks.
-
-    The defaults: the limits that vLLM sets on the card; weights and cache as they are.
-
-    Raises ValueError where not even one block is left, and for a number that is out of range.
-    """
+    """All memory that nothing else needs becomes KV blocks. The default limits are those that vLLM
+    sets on the card. Raises ValueError where not even one block is left."""
     max_num_seqs = max_num_seqs or spec.batch_defaults.max_num_seqs
     max_num_batched_tokens = max_num_batched_tokens or spec.batch_defaults.max_num_batched_tokens
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
@@ -155,7 +140,7 @@ def size_server(
     costs = LadderCosts(config, spec, mode, max_num_seqs, stored=stored).of(capture_sizes)
     used = spec.reserved_bytes + stored.held + costs.memory_bytes
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
-    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token(config)
+    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token
     num_blocks = left // block_bytes
     if num_blocks < MIN_BLOCKS:
         raise ValueError(
@@ -174,16 +159,12 @@ def size_server(
     return SizedServer(limits, dispatcher, costs)
 
 
-# ---------------------------------------------------------------- what a better ladder saves
-
-
 def same_steps_on(
     dispatcher: GraphDispatcher, report: ServeReport, costs: StepModel
 ) -> tuple[int, float]:
     """The steps of a run as another ladder's dispatcher has them: rows of padding, and time in µs.
 
-    The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
-    change which requests meet; a second run of `replay.replay` with the new sizes shows that too.
+    In truth, shorter steps would also change which requests meet; a second run shows that too.
     """
     padded_rows, total_us = 0, 0.0
     for ran, (steps, kv_tokens) in report.ran.items():
@@ -199,12 +180,8 @@ def same_steps_on(
 
 @dataclass(frozen=True)
 class LadderSaving:
-    """The optimal ladder beside the one that ran.
-
-    A ladder is chosen by rows, and fewer rows may take longer: above `max_num_seqs` no rung has a
-    full graph. Where the ladder that ran was the quicker one, it is the answer, and nothing is
-    saved.
-    """
+    """The optimal ladder beside the one that ran. It is chosen by rows, and fewer rows may take
+    longer: where the ladder that ran was the quicker one, it is the answer."""
 
     capture_sizes: tuple[int, ...]
     padded_rows: int  # that would be left

@@ -1,17 +1,12 @@
 """Replay a trace of requests with the engine's own scheduler: how would this server have felt?
 
-In:  requests (arrival, prompt and output tokens), what a step costs, the scheduler's limits, and
-     the dispatcher that picks a graph for each batch.
-Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by rung.
-
     server = size_server(shape, spec, "FULL_AND_PIECEWISE", sizes)
     report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
 
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
-preemption, a copy to host memory or back. Between two events the same requests decode side by side,
-one token each a step. All of these steps are taken in one **stride**: every request gets its tokens
-and blocks at once. That is exact. During a stride no block is freed and no prompt is looked up in
-the prefix cache, so a step by step run hands out the same blocks.
+preemption, a copy to host memory or back. Between two events the same requests decode side by side.
+All of these steps are taken in one **stride**: every request gets its tokens and blocks at once.
+That is exact: no block is freed meanwhile, and no prompt is looked up in the prefix cache.
 
 The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
 takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
@@ -58,12 +53,8 @@ def replay(
 
     A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
     leaves no room for a token is refused, and an output that does not fit is cut; the report counts
-    both.
-
-    Args:
-        copies: what preempting by swap costs; the limits may ask for it only with that.
-        on_served: called with each request as it ends.
-        in_strides: False takes every step by itself, which is slow: to check the strides.
+    both. `copies` is what preempting by swap costs. `on_served` is called with each request as it
+    ends. Without `in_strides` every step is taken by itself, which is slow: to check the strides.
 
     Raises ValueError where the requests are not in order of arrival.
     """
@@ -155,8 +146,8 @@ class Replica:
         if limits.preemption == "recompute" and not self.sharing:
             self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
         self.report = ServeReport(
-            dispatcher.mode.name,
-            dispatcher.sizes,
+            self.dispatcher.mode.name,
+            self.dispatcher.sizes,
             limits.num_blocks - 1,
             first_hits=self.scheduler.first_hits if self.sharing else None,
             resumed_hits=self.scheduler.resumed_hits,
@@ -396,9 +387,6 @@ class Replica:
         return 0
 
 
-# ---------------------------------------------------------------- many decode steps in closed form
-
-
 class Ramp(NamedTuple):
     """Steps of first_us, first_us + growth_us, …, `steps` of them: at least one."""
 
@@ -412,10 +400,8 @@ class Ramp(NamedTuple):
 
 
 def ramps_of(lines: Sequence[Line], steps: int) -> list[Ramp]:
-    """The highest line of each of `steps` steps (1 or more), as ramps one after another.
-
-    A line is (us of the first step, growth per step), both 0 or more.
-    """
+    """The highest line of each of `steps` steps (1 or more), as ramps one after another. A line is
+    (us of the first step, growth per step), both 0 or more."""
     if len(lines) == 1:
         return [Ramp(*lines[0], steps)]
     ramps: list[Ramp] = []

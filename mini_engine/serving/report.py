@@ -1,15 +1,11 @@
 """The report of a simulated server: what is counted while it runs, and what follows from that.
 
-In:  steps and strides as they are taken, requests as they end.
-Out: a `ServeReport`.
-
 Memory does not grow with steps or requests: latencies go into histograms (percentiles within
 0.25%), steps into one count for each kind of step.
 
-**Percentile** means nearest rank everywhere: the p-th percentile of n values is the smallest
-value that at least p% of them do not exceed, the ceil(p/100 * n)-th in order. It is always a
-value that occurred, and it needs no interpolation rule
-(Hyndman & Fan 1996, "Sample Quantiles in Statistical Packages", definition 1).
+**Percentile** means nearest rank everywhere: the p-th percentile of n values is the
+ceil(p/100 * n)-th in order, a value that occurred (Hyndman & Fan 1996, "Sample Quantiles in
+Statistical Packages", definition 1).
 """
 
 from __future__ import annotations
@@ -26,24 +22,22 @@ from mini_engine.engine.prefix_cache import Hits
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest-rank percentile. Raises ValueError when there are no values."""
+    """Nearest-rank percentile of one value or more."""
     ordered = sorted(values)
     return ordered[_rank(len(ordered), percent) - 1]
 
 
 GROWTH = 1.005  # ratio of a bin's edges
 LOWEST, HIGHEST = 1e-3, 1e12  # in us: a nanosecond to eleven days
-_NUM_BINS = math.ceil(math.log(HIGHEST / LOWEST, GROWTH))
-_EDGES = tuple(LOWEST * GROWTH**i for i in range(_NUM_BINS + 1))
+_EDGES = tuple(LOWEST * GROWTH**i for i in range(2 + int(math.log(HIGHEST / LOWEST, GROWTH))))
 
 
 @dataclass
 class LogHistogram:
     """Counts of positive values in bins of constant ratio: fixed memory for any stream.
 
-    Bin i holds _EDGES[i-1] <= value < _EDGES[i], _EDGES[i] = LOWEST * GROWTH**i; the first and the
-    last bin hold the values outside [LOWEST, HIGHEST). Count, min and max are exact. A value of
-    whole-numbered weight w counts as w equal values.
+    Bin i holds _EDGES[i-1] <= value < _EDGES[i]; the first and the last bin hold what is below and
+    above. Count, min and max are exact. A value of weight w counts as w equal values.
     """
 
     count: int = 0
@@ -56,11 +50,8 @@ class LogHistogram:
         self._book(weight, value, value)
 
     def add_ramp(self, first: float, step: float, terms: int, weight: int = 1) -> None:
-        """Add first, first + step, …, first + (terms - 1) * step, each `weight` times.
-
-        The bins are the same as adding one term after the other gives, but the work is one
-        division for each bin. `step`: 0 or more. `terms`: 1 or more.
-        """
+        """Add first, first + step, …, `terms` of them (1 or more), each `weight` times: one
+        division for each bin. `step`: 0 or more."""
         last = first + (terms - 1) * step
         last_bin = bisect_right(_EDGES, last)
         done = 0
@@ -72,7 +63,7 @@ class LogHistogram:
         self._book(terms * weight, first, last)
 
     def percentile(self, percent: float) -> float:
-        """Nearest-rank percentile, within 0.25%. Raises ValueError while empty."""
+        """Nearest-rank percentile, within 0.25%, of one value or more."""
         rank = _rank(self.count, percent)
         i = bisect_left(list(accumulate(self._counts)), rank)
         if i == 0:
@@ -89,10 +80,6 @@ class LogHistogram:
 
 
 def _rank(count: int, percent: float) -> int:
-    if count == 0:
-        raise ValueError("no values, so no percentile: count something first")
-    if not 0 <= percent <= 100:
-        raise ValueError(f"percentile {percent}: give a number from 0 to 100")
     return max(1, math.ceil(percent * count / 100))
 
 
@@ -105,9 +92,6 @@ def _terms_below(edge: float, first: float, step: float) -> int:
     while first + n * step < edge:
         n += 1
     return n
-
-
-# ---------------------------------------------------------------- the report
 
 
 @dataclass(frozen=True, slots=True)

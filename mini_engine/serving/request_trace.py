@@ -1,12 +1,10 @@
 """Traces of requests: when each arrived, how long its prompt was, how many tokens it got.
 
-In:  CSV with a header, or JSON lines. Which column holds what is told by `Columns`, or by the names
-     alone where a file's columns are among `KNOWN`. A result file of a benchmark counts as JSON
-     lines: an object with a list of all requests in each field.
+In:  CSV with a header, or JSON lines; `Columns` says which column holds what. The result file of a
+     benchmark is a JSON object with a list of all requests in each field.
 Out: the requests in order of arrival, the first of them at time 0; and how many rows got no token.
 
-What cannot be read is an error that names file, line, column and value. Lines are numbered as in an
-editor: the header is line 1.
+What cannot be read is an error that names file, line, column and value.
 """
 
 import csv
@@ -74,9 +72,8 @@ class Trace(list[TraceRequest]):
 def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
     """Read a trace whose columns are these, or, without them, one of `KNOWN`.
 
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: a bad row, columns that are not there, or no request at all.
+    Raises OSError where the file cannot be opened; ValueError for a bad row, columns that are not
+    there, and a file without any request.
     """
     read: list[tuple[float, int, int]] = []
     number = 0
@@ -194,11 +191,10 @@ def synthetic_trace(
     median_prompt_tokens: int = 600,
     median_output_tokens: int = 150,
 ) -> Iterator[TraceRequest]:
-    """Random requests, one at a time; the same arguments give the same requests.
+    """Random requests, the same for the same arguments: `random.random` does not change.
 
     Arrivals are a Poisson process (independent users). Lengths are log-normal, with many short ones
-    and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8, cut at 1000. All
-    randomness comes from `random.random`, which Python promises not to change.
+    and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8, cut at 1000.
     """
     rng, normal, arrival_us = random.Random(seed), NormalDist(), 0.0
 
@@ -219,13 +215,7 @@ def with_shared_prefix(
     requests: Iterable[TraceRequest], tokens: int, share: float, seed: int = 0
 ) -> Iterator[TraceRequest]:
     """The requests, of which about `share` (0 to 1), chosen at random, begin with the same `tokens`
-    tokens, as with one system prompt. A shorter prompt is a beginning of it. Lengths stay.
-
-    A trace says how long a prompt was and not what stood in it, so the share is an assumption.
-    """
-    if tokens == 0:
-        yield from requests
-        return
+    tokens, as with one system prompt. A shorter prompt is a beginning of it. Lengths stay."""
     rng = random.Random(seed)
     for request in requests:
         yield replace(request, shared_tokens=tokens if rng.random() < share else 0)

@@ -1,14 +1,10 @@
 """Swap or compute again: what each costs a request that is preempted.
 
-In:  the costs of steps (`StepModel`), the dispatcher, the token budget of a step, the block size.
-Out: for a request with n tokens in the cache, the time to copy its blocks out and in again, the
-     time to compute them again, and what the one saves against the other.
-
     swap    = 2 x blocks x max(bytes of a block / link, CPU time of starting a copy)
     again   = for each chunk of the budget: a step with the chunk - the decode step in its place
 
-Swapping is linear in n. Computing again costs the CPU something however short the prompt is, since
-it cannot run in a full graph of decodes; its products are linear in n, its attention is quadratic.
+Swapping is linear in the tokens. Computing again costs the CPU something however short the prompt
+is, since it cannot run in a full graph of decodes; its attention is quadratic in the tokens.
 
 A block is one copy, as in the CUDA wing (`cuda/swap.py`), and the step waits for all copies, which
 is the worst case for swapping. Left out: gathering the blocks of all layers within the card.
@@ -36,7 +32,7 @@ class SwapCost:
     @property
     def block_bytes(self) -> int:
         """K and V of a block, of all layers."""
-        return self.block_size * self.steps.stored.kv_bytes_per_token(self.steps.config)
+        return self.block_size * self.steps.stored.kv_bytes_per_token
 
     def copy_us(self, blocks: int) -> float:
         """So many blocks, one way."""

@@ -2,11 +2,10 @@
 
 In:  q (kv_heads, group, D), the query heads of one token, `group` of them for each KV head;
      keys and values (n, kv_heads, D), float32, n at least 1.
-Out: softmax(q kᵀ / √D) v, (kv_heads, group, D), each query head over all n keys.
 
 A `Part` is all that is kept between tiles (Dao et al. 2022, arXiv 2205.14135), by the online
 softmax of Milakov and Gimelshein 2018, arXiv 1805.02867. In which order a query's sums run depends
-on n alone and never on the batch. numpy has one memory, so nothing is faster here for it.
+on n alone and never on the batch.
 `labs/lab12_flash_attention/other_ways.py` computes the same at once, and split among walkers.
 """
 

@@ -1,7 +1,5 @@
 """Capture and replay: record launches without running them, then run them all with one call.
 
-In: the launches between `with device.capture() as graph:` and its end. Out: a `Graph`.
-
 What makes a CUDA graph fast is what makes it dangerous: it remembers kernels, **addresses** and
 scalars, and nothing else. It forgets the Python name that stood for an address, the `if` that chose
 a kernel, the value of a loop counter. Here as on a GPU:

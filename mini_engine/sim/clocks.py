@@ -1,7 +1,5 @@
 """The two clocks of a device, and the queue between them.
 
-In: CPU work and GPU work as they are issued. Out: when each began and ended.
-
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
 has ended and the gap between kernels is over:
 
@@ -13,9 +11,8 @@ While `queue_depth` submissions have not ended, the CPU waits with the next one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import DeviceSpec
@@ -52,16 +49,6 @@ class Clocks:
         self.timeline: list[TraceEvent] = []  # every event so far, while recording
         self._ends: deque[float] = deque()  # when each submission will have run
 
-    @contextmanager
-    def recorded(self) -> Iterator[list[TraceEvent]]:
-        """The events of the body, complete at its end; time 0 is its beginning."""
-        events: list[TraceEvent] = []
-        before, began_us = (self.timeline, self.recording), self.cpu_us
-        self.timeline, self.recording = events, True
-        yield events
-        self.timeline, self.recording = before
-        events[:] = [replace(event, start_us=event.start_us - began_us) for event in events]
-
     def cpu(self, name: str, duration_us: float, category: str) -> None:
         """The CPU works for `duration_us`."""
         self._event(CPU, name, self.cpu_us, duration_us, category)
@@ -88,12 +75,18 @@ class Clocks:
         if len(ends) >= self.spec.queue_depth:
             self.wait_until(ends.popleft(), "queue full")
         self.counters.launches += 1
+        self.counters.graphs += kind == "node"
         self.cpu(name, cpu_us, {"kernel": "launch", "node": "graph", "copy": "copy"}[kind])
         gap_us = self.spec.stream_gap_us
         for work, duration_us in works:
             self.gpu(work, gap_us, duration_us, kind)
             gap_us = self.spec.graph_gap_us
         ends.append(self.gpu_us)
+
+    def host_copy(self) -> None:
+        """One copy from the host, which is small: on the GPU only its floor counts."""
+        name = "copy to device"
+        self.issue(name, self.spec.copy_us, "copy", [(name, self.spec.kernel_floor_us)])
 
     def gpu(self, name: str, gap_us: float, duration_us: float, category: str) -> None:
         """The GPU works for `duration_us` on what was issued last."""

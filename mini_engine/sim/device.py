@@ -1,18 +1,12 @@
 """The simulated GPU: a CPU clock, a GPU clock, one in-order stream, and memory.
 
-In: launches. Out: results in device memory, and the time that each side spent.
-
     device = Device(load_spec("h200"))
     x = device.upload(np.ones(4, np.float32))
     device.launch(scale, x, x, by=2.0)     # returns at once: only the CPU clock moves on
     device.read(x)                         # waits for the GPU, then copies back
 
-Time. A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`. The kernel itself takes, on
-the GPU's clock (`mini_engine/sim/clocks.py` says when it starts),
-
-    max(bytes / bandwidth, flops / peak) + floor
-
-Every figure comes from the `DeviceSpec`; none stands here.
+A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`, and the GPU what `kernel_us` says
+(mini_engine/step/run.py); mini_engine/sim/clocks.py says when the kernel starts.
 
 With `compute=False` the device only counts costs: kernels are not run and big buffers take no
 memory, so that a model of any size is predicted in milliseconds. Copies from the host still
@@ -40,6 +34,7 @@ from mini_engine.sim.launch import Buffer, Kernel, Node, Scalar, check_copy, cop
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost
+from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.run import kernel_us
 
 
@@ -59,11 +54,9 @@ class Device(Clocks):
         self.compute = compute
         size = spec.vram_bytes if memory_bytes is None else memory_bytes
         self.memory = Memory(size, poison=compute)
-        self._live_us: float | None = None
+        self._launch_us = spec.cpu_op_us
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
-
-    # -- memory --------------------------------------------------------------------------------
 
     def empty(
         self, shape: Sequence[int] | int, dtype: type | str = "float32", pool: int | None = None
@@ -85,11 +78,8 @@ class Device(Clocks):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Give the buffer's memory back to its pool.
-
-        While capturing, only memory of the graph's pool may be freed, which later nodes then reuse.
-        Freeing anything else raises `CaptureError`.
-        """
+        """Give the buffer's memory back to its pool. While capturing, only memory of the graph's
+        pool may be freed, which later nodes then reuse; else it raises `CaptureError`."""
         buffer.check_alive("free")
         if self.recorder and buffer.block.pool != self.recorder.pool:
             self.refuse_in_capture(
@@ -117,8 +107,6 @@ class Device(Clocks):
                 if buffer.block.owned_by(buffer.serial):
                     self.free(buffer)
 
-    # -- work ----------------------------------------------------------------------------------
-
     def launch(
         self, kernel: Kernel, *buffers: Buffer, label: str | None = None, **scalars: Scalar
     ) -> None:
@@ -132,8 +120,7 @@ class Device(Clocks):
         if self.recorder:
             self.recorder.record(node)
             return
-        launch_us = self.spec.cpu_op_us if self._live_us is None else self._live_us
-        self.issue(node.label, launch_us, "kernel", [(node.label, self.cost_us(node))])
+        self.issue(node.label, self._launch_us, "kernel", [(node.label, self.cost_us(node))])
         self._execute(node)
 
     def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
@@ -155,8 +142,7 @@ class Device(Clocks):
         for target, source in copies:
             target.check_alive("copy_")
             check_copy(target, np.shape(source))
-        name, spec = "copy to device", self.spec
-        self.issue(name, spec.copy_us, "copy", [(name, spec.kernel_floor_us)])
+        self.host_copy()
         for target, source in copies:
             if self.compute or target.dtype.kind in "iu":
                 target.array[...] = source
@@ -164,22 +150,17 @@ class Device(Clocks):
     def run_graph(self, nodes: Sequence[Node], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
         self.refuse_in_capture("launching a graph")
-        launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
         works = [(node.label, self.cost_us(node)) for node in nodes]
+        launch_us = graph_launch_us(len(nodes), self.spec)
         self.issue(f"launch {name} ({len(nodes)} nodes)", launch_us, "node", works)
-        self.counters.graphs += 1
         for node in nodes:
             self._execute(node)
-
-    # -- capture -------------------------------------------------------------------------------
 
     def capture(
         self, pool: int | None = None, name: str = "graph"
     ) -> AbstractContextManager[Graph]:
-        """`with device.capture() as graph:` records launches and executes none of them.
-
-        `pool` is one that earlier graphs use; without it the graph gets a pool of its own.
-        """
+        """`with device.capture() as graph:` records launches and executes none of them. `pool` is
+        one that earlier graphs use; without it the graph gets a pool of its own."""
         return capturing(self, Graph(self, pool, name))
 
     def capture_breakable(
@@ -195,17 +176,14 @@ class Device(Clocks):
         with recording(self, pool, nodes.append):
             yield nodes
 
-    # -- the host ------------------------------------------------------------------------------
-
     @contextmanager
-    def live(self, launch_us: float | None = None) -> Iterator[None]:
-        """Launches here cost the CPU so much, or what they cost between graphs: an engine does more
-        for each of them there."""
-        self._live_us = self.spec.live_op_us if launch_us is None else launch_us
+    def live(self) -> Iterator[None]:
+        """Launches between graphs: an engine does more for each of them there."""
+        self._launch_us = self.spec.live_op_us
         try:
             yield
         finally:
-            self._live_us = None
+            self._launch_us = self.spec.cpu_op_us
 
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""
@@ -218,8 +196,6 @@ class Device(Clocks):
         buffer.check_alive("read")
         self.synchronize()
         return buffer.array.copy()
-
-    # -- parts ---------------------------------------------------------------------------------
 
     def cost_us(self, node: Node) -> float:
         """What a node takes on the GPU now, the gap before it left out."""

@@ -2,10 +2,8 @@
 
 In:  caches of bytes, uint8, and scales (2, kv_heads) float32 of a layer, first of K and then of V.
      mini_engine/model/kv_fp8.py says what e4m3 is.
-Out: what the kernels of `mini_engine/sim/kernels.py` compute, around which these convert: they run
-     those kernels on floats and never do their work again.
-
-Costs are theirs, at one byte a number of the cache.
+Out: what the kernels of `mini_engine/sim/kernels.py` compute: these run them on floats. Costs are
+     theirs, at one byte a number of the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from mini_engine.sim import kernels as k
 
 F32 = np.float32
 
-
 # The number of each of the 256 codes: a sign, 4 bits of exponent, 3 of mantissa.
 CODES = np.arange(256)
 EXPONENT, MANTISSA = CODES >> 3 & 15, CODES & 7
@@ -29,11 +26,8 @@ NUMBERS[CODES & 127 == 127] = np.nan  # the only one: e4m3 has no infinity
 
 
 def to_e4m3(x: np.ndarray) -> np.ndarray:
-    """The code, uint8, of the number of e4m3 nearest to each float32, ties to even, at most ±448.
-
-    Between two powers of two there are eight numbers, so a number is so many steps of an eighth of
-    the lower one; below 2^-6 the steps stay as they are there.
-    """
+    """The code, uint8, of the number of e4m3 nearest to each float32, ties to even, at most ±448:
+    eight numbers to a power of two, and below 2^-6 the same steps as there."""
     size = np.minimum(np.abs(x), F32(LARGEST))
     binade = np.frexp(np.maximum(size, F32(2**-6)))[1] - 1  # of size 2^binade to 2^(binade + 1)
     steps = np.rint(np.ldexp(size, 3 - binade))  # numpy rounds ties to even

@@ -1,8 +1,4 @@
-"""Text from the engine on the simulated device.
-
-In: `open_checkpoint(folder)`, prompts, a mode. Out: a `Generation`: what was written, and what it
-took.
-"""
+"""Text from the engine on the simulated device."""
 
 from __future__ import annotations
 
@@ -12,17 +8,8 @@ from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine import generation
 from mini_engine.engine.engine import Completion, Engine
-from mini_engine.engine.generation import (
-    OnToken,
-    Tell,
-    limits_for,
-    mode_of,
-    requests_for,
-    run_all,
-    sizes_for,
-    with_blocks_for,
-)
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
@@ -30,10 +17,7 @@ from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, load_weights
-from mini_engine.step.capacity import weight_bytes
 from mini_engine.step.cards import DeviceSpec
-
-LARGE = 2**30  # bytes: a smaller model is there at once
 
 
 @dataclass(frozen=True)
@@ -75,26 +59,22 @@ def generate(
     capture_sizes: Sequence[int] | None = None,
     kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
-    on_token: OnToken | None = None,
-    tell: Tell = lambda line: None,
+    on_token: generation.OnToken | None = None,
+    tell: generation.Tell = lambda line: None,
 ) -> Generation:
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
-    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given a line for
-    what was left out, and for a model whose weights take more than `LARGE` bytes what that is.
-
-    Raises `ValueError` for an empty prompt, for one that does not fit the context, and for weights
-    that are not finite; `MemoryError` for a model that fits neither the card nor this machine.
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given lines for
+    people. Raises `ValueError` for an empty prompt, for one that does not fit the context, and for
+    weights that are not finite; `MemoryError` for a model that does not fit.
     """
-    tokenizer, limits = checkpoint.tokenizer, limits_for(checkpoint.config, len(prompts))
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
-    limits = with_blocks_for(limits, requests)
+    tokenizer, limits = checkpoint.tokenizer, generation.limits_for(checkpoint.config, len(prompts))
+    requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
+    limits = generation.with_blocks_for(limits, requests)
     # Tables of RoPE for no more positions than can occur.
     config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    if (held := weight_bytes(replace(config, dtype="float32"), "fp32")) >= LARGE:
-        tell(f"{config.name} takes {held / 1e9:,.1f} GB of memory for its weights in float32")
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
     runner = SimRunner(
@@ -105,9 +85,9 @@ def generate(
     for line in report.lines():
         tell(line)
     before, began = device.counters.copy(), device.cpu_us
-    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    completions = generation.run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
-        mode_of(dispatcher),
+        generation.mode_of(dispatcher),
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         device.counters.since(before),

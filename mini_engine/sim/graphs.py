@@ -1,14 +1,9 @@
 """Graph runners: one captured graph for each rung, padded batches, static input buffers.
 
-In: a `forward(n)` that launches the kernels of a batch of n rows, and the static buffers it reads.
-Out: a runner that captures it once for each rung of a ladder and replays it for every batch.
-
-    inputs = StaticInputs(device, {"x": ((8, width), "float32")})
-    runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
-    runner.capture()                       # largest rung first, all in one pool
-    y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
-
-`piecewise.py` does the same for a forward with launches that resist capture.
+inputs = StaticInputs(device, {"x": ((8, width), "float32")})
+runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
+runner.capture()                       # largest rung first, all in one pool
+y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
 """
 
 from __future__ import annotations
@@ -41,10 +36,8 @@ class StaticInputs:
         self.clear()
 
     def view(self, rows: int) -> dict[str, Buffer]:
-        """What a forward of `rows` rows reads: the first rows of each buffer, at their own address.
-
-        So every rung reads the same addresses, from the first row on.
-        """
+        """What a forward of `rows` rows reads: the first rows of each buffer, so that every rung
+        reads the same addresses."""
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
@@ -55,9 +48,8 @@ class StaticInputs:
         """Copy the batch in, padded with zeros up to `rows`, in one call.
 
         `arrays` has the batch's own rows for each name in `view(rows)`, perhaps fewer than the view
-        has. The view's other rows become zeros; what lies behind the view stays as it is. Not all
-        inputs have equally many rows: in the engine (`ModelInputs`) some have one for each token,
-        others one for each request.
+        has, and not equally many for all. The view's other rows become zeros; what lies behind the
+        view stays as it is.
         """
         copies = []
         for name, buffer in self.view(rows).items():
@@ -173,12 +165,7 @@ class GraphRunner:
         )
 
     def _warm_up(self, rung: int) -> None:
-        """Run once eagerly, on null inputs, so that nothing is initialised inside the capture.
-
-        A warm-up is a real step: on the inputs of the last batch, it would process their tokens
-        again. It allocates from the graphs' pool, since no replay is under way, and frees its
-        output, so that the capture finds that memory free. Returns once the GPU is done.
-        """
+        """Run once eagerly, on null inputs, in the graphs' pool, since no replay is under way."""
         self.inputs.clear()
         with self.device.allocating_from(self.pool):
             self.device.free(self.forward(rung))

@@ -2,16 +2,14 @@
 
 In: arrays on the device. Out: the out-parameter, always first, written in place.
 
-**Batch invariance.** A row's result must not depend on the rows beside it: otherwise a batch of 5
-and the rung of 8 that replays it would differ in the last bits, and eager and graph could not be
-compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear` multiplies
-row by row (each block of outputs by the same `(1, K) @ (K, n)` for every row), and `attention` does
-one query at a time over exactly the keys it may see, in tiles that begin at its first key. A real
-engine cannot afford this and compares with a tolerance.
+**Batch invariance.** A row's result must not depend on the rows beside it, or eager and graph could
+not be compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear`
+multiplies row by row, and `attention` does one query at a time over exactly the keys it may see. A
+real engine cannot afford this and compares with a tolerance.
 
-Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables
-(under 0.1% of the bytes) are left out, and of a KV cache only what is read counts. The formulas in
-`mini_engine/step/kernels.py` give the same figures from a model's shape; a test compares them.
+Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables are
+left out, and of a KV cache only what is read counts. `mini_engine/step/kernels.py` gives the same
+figures from a model's shape; a test compares them.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """
@@ -26,16 +24,11 @@ from mini_engine.sim.launch import Buffer, kernel
 F32 = np.float32
 BLOCK = 2**17  # numbers of a weight that are multiplied at a time: 512 KiB
 
-# -- once a step, at its start -------------------------------------------------------------------
-
 
 @kernel(bytes=lambda out, ids, table: 2 * out.nbytes, indices=(1,))
 def embed(out: np.ndarray, ids: np.ndarray, table: np.ndarray) -> None:
     """out[t] = table[ids[t]]. out (T, H), ids (T,) int32, table (V, H)."""
     out[...] = table[ids]
-
-
-# -- nine a layer --------------------------------------------------------------------------------
 
 
 def _normalised(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
@@ -69,8 +62,7 @@ def linear(
 ) -> None:
     """out = x @ weightᵀ + bias. out (T, N), x (T, K), weight (N, K), bias (N,) or none.
 
-    Row by row over one block of outputs after another: a block stays in the cache of a core while
-    all T rows pass over it. Which blocks there are depends on `weight`.
+    Row by row over one block of outputs after another, which stays in the cache of a core.
     """
     size = max(BLOCK // weight.shape[1], 1)
     for first in range(0, len(weight), size):
@@ -101,24 +93,14 @@ def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, eps: float = 0) -> float
 
 
 @kernel(bytes=_rope_bytes, flops=_rope_flops, indices=(4, 5))
-def rope_kv_write(
-    q: np.ndarray,
-    k_cache: np.ndarray,
-    v_cache: np.ndarray,
-    qkv: np.ndarray,
-    positions: np.ndarray,
-    slot_mapping: np.ndarray,
-    cos: np.ndarray,
-    sin: np.ndarray,
-    *norms: np.ndarray,
-    eps: float = 0,
-) -> None:
+def rope_kv_write(*buffers: np.ndarray, eps: float = 0) -> None:
     """Rotate q and k to their positions; put k and v into the cache slots of their tokens.
 
-    q (T, q), caches (blocks, block_size, kv_heads, D), qkv (T, q + 2kv), positions and
-    slot_mapping (T,) int32, cos and sin (max_position, D/2). `norms` are none, or the weights
+    The buffers: q (T, q), k_cache and v_cache (blocks, block_size, kv_heads, D), qkv (T, q + 2kv),
+    positions and slot_mapping (T,) int32, cos and sin (max_position, D/2); and none, or the weights
     (D,) of an RMSNorm over each head of q and of one over each head of k before RoPE (Qwen3).
     """
+    q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, *norms = buffers
     qk_norm = (norms[0], norms[1], eps) if norms else None
     _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, qk_norm)
 
@@ -164,13 +146,13 @@ def _heads_of(
     )
 
 
-def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
+def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer) -> int:
     context_lens = rest[3].array
     kv_row = k_cache.shape[2] * k_cache.shape[3] * k_cache.dtype.itemsize
     return out.nbytes + q.nbytes + 2 * kv_row * int(context_lens.sum())
 
 
-def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
+def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer) -> int:
     return 4 * out.shape[1] * attention_pairs(rest[2].array, rest[3].array)
 
 
@@ -239,9 +221,6 @@ def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
     out[...] = gate / (F32(1) + np.exp(-gate)) * up
 
 
-# -- once a step, at its end ---------------------------------------------------------------------
-
-
 @kernel(bytes=lambda out, x, rows: 2 * out.nbytes, indices=(2,))
 def select_rows(out: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
     """out[r] = x[rows[r]]: each request's last token. out (R, H), x (T, H), rows (R,) int32."""
@@ -252,9 +231,6 @@ def select_rows(out: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
 def argmax(out: np.ndarray, logits: np.ndarray) -> None:
     """out[r] = the first index of the largest logit. out (R,) int32, logits (R, V)."""
     out[...] = np.argmax(logits, axis=-1)
-
-
-# -- for lessons: the smallest programs that show what a graph does ------------------------------
 
 
 @kernel(flops=lambda out, a, b: out.size)

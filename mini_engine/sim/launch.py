@@ -1,18 +1,15 @@
 """What a launch is made of: buffers, kernels, and the node that binds the two.
 
-In: numpy functions and device memory. Out: `Node`s, which a device runs now or a graph remembers.
-
     @kernel(flops=lambda out, a, b: out.size)
     def add(out, a, b):
         np.add(a, b, out=out)
 
     device.launch(add, out, a, b)
 
-A kernel is a numpy function that writes its out-parameters, plus its cost. The function is called
-with arrays; `bytes` and `flops` are called with the buffers and the same scalars, so that a device
-that only counts costs needs no arrays. Where the cost depends on the *contents* of a buffer
+A kernel is a numpy function that writes its out-parameters, plus its cost: `bytes` and `flops` are
+called with the buffers and the same scalars. Where the cost depends on the *contents* of a buffer
 (attention reads as much KV as the context is long), it reads `buffer.array`: metadata that the host
-wrote, which every device has.
+wrote, which a device that only counts costs has, too.
 """
 
 from __future__ import annotations
@@ -34,10 +31,8 @@ class UseAfterFree(RuntimeError):
 
 
 class Buffer:
-    """A typed range of device memory: an address, a shape and a dtype. Cheap to make and slice.
-
-    It is a handle, not the memory: two buffers may stand at one address, and a graph that has
-    captured the address goes on using it whatever becomes of the handle.
+    """A typed range of device memory: an address, a shape and a dtype. It is a handle, not the
+    memory: a graph that has captured the address goes on using it whatever becomes of the handle.
     """
 
     def __init__(
@@ -52,10 +47,8 @@ class Buffer:
 
     @property
     def array(self) -> np.ndarray:
-        """What stands at the address now, sharing the device's bytes.
-
-        For kernels and costs only: the host reads with `Device.read`, which waits for the GPU.
-        """
+        """What stands at the address now, for kernels and costs only: the host reads with
+        `Device.read`, which waits for the GPU."""
         if self._array is None or self._epoch != self.memory.epoch:
             self._array = self.memory.view(self.address, self.shape, self.dtype)
             self._epoch = self.memory.epoch
@@ -74,12 +67,6 @@ class Buffer:
         row_bytes = self.nbytes // max(self.shape[0], 1)
         shape = (max(stop - start, 0), *self.shape[1:])
         return self._at(self.address + start * row_bytes, shape)
-
-    def reshape(self, *shape: int) -> Buffer:
-        """The same bytes in another shape."""
-        if math.prod(shape) != self.size:
-            raise ValueError(f"reshape of {self.shape} to {shape}: the sizes differ")
-        return self._at(self.address, shape)
 
     def check_alive(self, use: str) -> None:
         """Raise `UseAfterFree` when the memory was freed since this handle was made."""

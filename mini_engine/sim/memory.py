@@ -1,7 +1,5 @@
 """Device memory: an address space, a caching allocator and its pools.
 
-In: sizes in bytes. Out: addresses, and numpy views of what stands at an address.
-
 A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when.
 This is the smallest allocator in which one can ask it:
 
@@ -78,10 +76,8 @@ class Segment:
 
 
 class Memory:
-    """The memory of one device, `capacity_bytes` in all.
-
-    `poison=False` is for a device that only counts costs: no byte is ever touched.
-    """
+    """The memory of one device, `capacity_bytes` in all. `poison=False` is for a device that only
+    counts costs: no byte is ever touched."""
 
     def __init__(self, capacity_bytes: int, *, poison: bool = True) -> None:
         if capacity_bytes <= 0:
@@ -97,8 +93,6 @@ class Memory:
         self._next_pool = 1
         self._serial = 0
 
-    # -- pools ---------------------------------------------------------------------------------
-
     def new_pool(self) -> int:
         """The id of a new, empty pool."""
         pool, self._next_pool = self._next_pool, self._next_pool + 1
@@ -106,10 +100,8 @@ class Memory:
         return pool
 
     def pin(self, pool: int, graphs: int = 1) -> None:
-        """Count `graphs` more (or fewer) graphs whose nodes point into `pool`.
-
-        While there are any, its segments stay mapped, even with all their blocks free.
-        """
+        """Count `graphs` more (or fewer) graphs whose nodes point into `pool`: while there are
+        any, its segments stay mapped."""
         self._graphs[pool] = self._graphs.get(pool, 0) + graphs
 
     def reserved_bytes(self, pool: int | None = None) -> int:
@@ -119,8 +111,6 @@ class Memory:
     def allocated_bytes(self, pool: int | None = None) -> int:
         """Bytes handed out and not yet freed, of `pool` or of all pools."""
         return sum(b.nbytes for b in self._live.values() if pool is None or b.pool == pool)
-
-    # -- allocate and free ---------------------------------------------------------------------
 
     def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
         """A block of `nbytes`, rounded up to a multiple of `BLOCK_BYTES`, at least one of them.
@@ -181,8 +171,6 @@ class Memory:
             self._unmap(segment)
         return sum(s.nbytes for s in gone)
 
-    # -- read and write ------------------------------------------------------------------------
-
     def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """What stands at `address`, as an array that shares the device's bytes.
 
@@ -199,8 +187,6 @@ class Memory:
             )
         offset = address - segment.address
         return segment.storage()[offset : offset + nbytes].view(dtype).reshape(shape)
-
-    # -- parts ---------------------------------------------------------------------------------
 
     def _fill(self, block: Block) -> None:
         offset = block.address - block.segment.address
@@ -242,12 +228,8 @@ class Memory:
 
     def _split(self, block: Block, wanted: int) -> None:
         """Cut `block` down to `wanted` bytes. The rest becomes a free block behind it."""
-        address, excess, blocks = (
-            block.address + wanted,
-            block.nbytes - wanted,
-            block.segment.blocks,
-        )
-        rest = Block(address, excess, block.pool, block.segment, free=True)
+        excess, blocks = block.nbytes - wanted, block.segment.blocks
+        rest = Block(block.address + wanted, excess, block.pool, block.segment, free=True)
         block.nbytes = wanted
         blocks.insert(blocks.index(block) + 1, rest)
         self._insert_free(rest)

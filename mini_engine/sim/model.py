@@ -1,16 +1,12 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family on the simulated device.
 
-In: a `StepInputs` in device memory (which tokens, at which positions, in which cache slots).
-Out: hidden states, then one sampled token for each request.
-
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
-the number of tokens. All buffers of a pass come from one `scratch`; a capture takes them from the
-graph's pool.
+the number of tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_engine.engine.step_arrays import PER_TOKEN
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import measured_tokens, scale_for
@@ -70,12 +67,8 @@ class StepInputs:
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The same addresses, cut to a step of this size."""
-        tokens, reqs = slice(0, num_tokens), slice(0, num_reqs)
-        return StepInputs(
-            self.input_ids[tokens], self.positions[tokens], self.slot_mapping[tokens],
-            self.query_lens[reqs], self.context_lens[reqs], self.block_table[reqs],
-            self.last_rows[reqs],
-        )  # fmt: skip
+        rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
+        return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Piecewise graphs: a graph runner for a forward with launches that resist capture.
 
-In:  what a `GraphRunner` takes, and the labels of the launches that resist, the *splitting ops*.
-Out: a runner that cuts the list of launches there, as vLLM does, captures the pieces between them
-as graphs, and runs the splitting ops *live*: launched at each replay.
+It cuts the list of launches at these, the *splitting ops*, as vLLM does, captures the pieces
+between them as graphs, and runs the splitting ops *live*: launched at each replay.
 """
 
 from __future__ import annotations

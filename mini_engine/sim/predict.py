@@ -1,38 +1,31 @@
-"""What each mode would take on a full-size model: a device that only counts costs.
+"""What each mode would take on a full-size model: a step played on the two clocks of a device.
 
 In:  a shape, a device spec, a mode; or any list of ops, and how they are launched.
-Out: a `Prediction`: one decode step taken apart, what capturing costs, and a timeline to draw.
+Out: a `Prediction`: one decode step taken apart, with a timeline to draw.
 
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
     timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-A step is played as a list of figures: the engine's own, that of Hugging Face's eager decode
-("hf56"), or one that was recorded from a running model. Capturing is done by the runner that
-captures for real text, so what is captured is the simulated engine's nine kernels a layer.
-`mini_engine.step.run` gives the length of the same steps to the µs by a formula, without a
-timeline; tests hold the runner, this and that together.
+`mini_engine.step.run` gives the length of the same steps by a formula; tests hold the simulated
+engine's runner, this and that together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
-from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
-from mini_engine.sim.clocks import Counters
-from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
-from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.run import Mode, around, is_live, issue_live_us, padded_step
+from mini_engine.step.launch_model import graph_launch_us
+from mini_engine.step.run import Mode, around, is_live, issue_live_us, kernel_us, padded_step
 
 HF_EAGER = "HF eager"
 
@@ -45,12 +38,11 @@ def limits_on(spec: DeviceSpec) -> SchedulerLimits:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one mode takes: for a decode step, and for its capture."""
+    """What a decode step takes in one mode."""
 
     mode: str
     timeline: tuple[TraceEvent, ...]  # of the decode step; its time starts at 0
     work: Counters  # of that step
-    capture: CaptureReport  # warm-up, capture and instantiation of every rung
 
     @property
     def itl_us(self) -> float:
@@ -82,19 +74,16 @@ def predict(
         raise ValueError(
             f"context {context}: expected 2 to {limits.max_model_len} tokens, this step's included"
         )
-    capture, style = CaptureReport(), "hf56"
     launched: Mode = "eager"
-    shape = StepShape.decode(batch, context)
-    if mode != HF_EAGER:
+    if mode == HF_EAGER:
+        ops = step_ops(config, StepShape.decode(batch, context), "hf56")
+    else:
         seqs, budget = spec.batch_defaults
         sizes = default_capture_sizes(seqs, budget, capture_sizes=capture_sizes, mode=mode)
-        dispatcher, device = GraphDispatcher(mode, sizes, seqs), Device(spec, compute=False)
-        capture = SimRunner(device, config, None, limits, dispatcher).capture()
-        descriptor = dispatcher.dispatch(batch, batch, 1)
-        launched, shape = padded_step(descriptor, batch, shape.kv_tokens, shape.qk_pairs)
-        style = spec.ops
-    timeline, work = play(step_ops(config, shape, style), spec, launched, batch)
-    return Prediction(mode, timeline, work, capture)
+        descriptor = GraphDispatcher(mode, sizes, seqs).dispatch(batch, batch, 1)
+        launched, shape = padded_step(descriptor, batch, batch * context, batch * context)
+        ops = step_ops(config, shape, spec.ops)
+    return Prediction(mode, *play(ops, spec, launched, batch))
 
 
 def play(
@@ -104,28 +93,22 @@ def play(
 
     Nothing is computed. Returns its timeline, which begins at 0, and what was done in it.
     """
-    device = Device(spec, compute=False)
-
-    def launch(op: OpCost) -> None:
-        with device.live(issue_live_us(spec, mode, op.by)):
-            device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
-
-    turns: list[Callable[[], None]] = []  # what the CPU does: live launches, replays of graphs
-    for live, part in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
-        if live:
-            turns += [partial(launch, op) for op in part]
-            continue
-        with device.capture(name=f"piece {len(turns)}") as graph:  # no step waits for this
-            for op in part:
-                launch(op)
-        turns.append(graph.replay)
+    clocks = Clocks(spec, record=True)
     before_us, beside_us = around(spec, num_reqs)
-    before = device.counters.copy()
-    with device.recorded() as events:
-        device.host_work("schedule and prepare", before_us)
-        device.copy_batch([])
-        for turn in turns:
-            turn()
-        device.host_work("schedule the next step", beside_us)
-        device.synchronize()
-    return tuple(events), device.counters.since(before)
+    clocks.host_work("schedule and prepare", before_us)
+    clocks.host_copy()
+    for live, part in groupby(ops, key=lambda op: is_live(mode, op.splitting, op.by)):
+        works = [(op, (op.name, kernel_us(op, spec))) for op in part]
+        if live:
+            for op, work in works:
+                clocks.issue(op.name, issue_live_us(spec, mode, op.by), "kernel", [work])
+        else:
+            nodes = [work for _, work in works]
+            name, launch_us = (
+                f"launch graph ({len(nodes)} nodes)",
+                graph_launch_us(len(nodes), spec),
+            )
+            clocks.issue(name, launch_us, "node", nodes)
+    clocks.host_work("schedule the next step", beside_us)
+    clocks.drain()
+    return tuple(clocks.timeline), clocks.counters

@@ -8,12 +8,11 @@ Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken
     step = load_recording("sglang-qwen3-8b-graph")
     anatomy(step).launches, anatomy(step).kinds["norm"].count      # 9 launches, 145 norms
 
-The files of `recordings` are of three kinds: traces ("events"), tables of kernels ("kernels": how
-often each ran, and for how long in all), and the runs of one study under nsys ("runs": how long the
-GPU was busy, and what it waited for). Of the tables there is no timeline, only the anatomy.
+A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
+how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
 
 A profiler with stacks slows the host down: the times of the CPU lane, and the idle time of the GPU
-in an eager step, are upper bounds. What the GPU does is not slower for it.
+in an eager step, are upper bounds.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from mini_engine.files import did_you_mean
@@ -50,7 +47,6 @@ KINDS: Mapping[str, str] = {
     "elementwise": r"elementwise|triton_poi",
     "reduction": r"reduce|scan|argmax|softmax|sort",
 }
-SMALL = ("norm", "RoPE", "KV write", "activation", "copy", "elementwise")  # which move few bytes
 UNLISTED = "not listed"  # the kernels of a table's source that it leaves out, being short
 _KINDS = {kind: re.compile(words, re.IGNORECASE) for kind, words in KINDS.items()}
 
@@ -77,22 +73,17 @@ class Share:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What a step consists of. Times in µs.
-
-    The GPU's time from its first kernel to its last is `busy_us`, `idle_in_launch_us` (nothing
-    runs, and the CPU is inside of a call that launches) and `idle_us` (nothing runs, and the CPU
-    does something else). None: the source does not tell.
-    """
+    """What a step consists of, from the GPU's first kernel to its last. Times in µs. None: the
+    source does not tell."""
 
     launches: float | None  # calls that start work on the GPU, copies included
     graph_launches: int | None
     kernels: float | None
     layers: int | None  # as many as there are KV writes, or attentions; None: neither was seen
     busy_us: float
-    idle_in_launch_us: float | None
-    idle_us: float | None
+    idle_in_launch_us: float | None  # nothing runs, and the CPU is inside of a call that launches
+    idle_us: float | None  # nothing runs, and the CPU does something else
     kinds: Mapping[str, Share]  # the longest first
-    small_us: float | None = None  # from a small kernel's start to the next start: the median
 
     @property
     def gpu_us(self) -> float:
@@ -106,11 +97,8 @@ def recording_names() -> list[str]:
 
 
 def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
-    """A recording by name, or the step of median length of a profiler's file.
-
-    `batch`: which of a study's steps, where it has several. Raises ValueError for an unknown name
-    or a file that is no profile, OSError where it cannot be read.
-    """
+    """A recording by name (`batch`: which of a study's steps), or a step of a profiler's file.
+    Raises ValueError for an unknown name and a file that is no profile, OSError as `open`."""
     word = str(name_or_path)
     if (file := RECORDINGS / f"{word}.json") in RECORDINGS.glob("*.json") and file != NSYS:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -143,11 +131,8 @@ def _table(data: Mapping[str, Any]) -> Anatomy:
 
 
 def nsys_steps(batch: int = 1) -> dict[str, Recording]:
-    """The decode steps of `NSYS` with so many requests, by name.
-
-    A step is what a long run took more than a short one, over the steps between. The first token
-    comes out of the prompt, so 512 tokens are 511 steps more than none.
-    """
+    """The decode steps of `NSYS` with so many requests, by name: what a long run took more than a
+    short one, over the steps between (512 tokens are 511 steps more than none)."""
     data = json.loads(NSYS.read_text(encoding="utf-8"))
     runs = {tuple(row[:5]): row[5:] for row in data["runs"]}
     before, steps = (0, 511) if batch == 1 else (128, 384)
@@ -205,14 +190,7 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
         idle_in_launch_us=idle_in_launch,
         idle_us=idle,
         kinds=dict(sorted(shares.items(), key=lambda item: -item[1].us)),
-        small_us=_start_to_start_us([e for e in on_gpu if e.category != "copy"]),
     )
-
-
-def _start_to_start_us(kernels: Sequence[TraceEvent]) -> float | None:
-    """What a small kernel takes with the gap behind it: the median, or None where none is small."""
-    took = [then.start_us - e.start_us for e, then in pairwise(kernels) if kind_of(e.name) in SMALL]
-    return median(took) if took else None
 
 
 def counted(events: Sequence[TraceEvent]) -> tuple[int, int]:
@@ -229,8 +207,6 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, words in _KINDS.items() if words.search(kernel)), "other")
 
 
-# ---------------------------------------------------------------- reading
-
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
 # lane (gpu, api, op), name, start, duration, correlation: a call and its work on the GPU
 # share it
@@ -242,14 +218,11 @@ _LANES = {
 
 
 def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The step of median length among a profiler's `traceEvents`, in µs from its first event.
+    """The step of median length among a profiler's `traceEvents`, in µs from its first event: what
+    an annotation "ProfilerStep#N" spans; where there is none, all that was recorded. Lane CPU: the
+    ops of its thread, and the calls into CUDA. Lane GPU: what these calls started.
 
-    A step is what an annotation "ProfilerStep#N" spans; where there is none, all that was recorded
-    is one step. Lane CPU: the ops of its thread, and the calls into CUDA (launch, graph, copy,
-    wait, host). Lane GPU: what these calls started (kernel, node, copy).
-
-    The rows are kineto's (pytorch/kineto, libkineto: categories in ActivityType.cpp, `args` in
-    CuptiActivity.h, layout in output_json.cpp).
+    The rows are kineto's (pytorch/kineto, libkineto: ActivityType.cpp, CuptiActivity.h).
     """
     complete = [event for event in listed if event.get("ph") == "X"]
     marks = [event for event in complete if _category_of(event) == "user_annotation"]

@@ -1,9 +1,6 @@
 """The engine's runner on the simulated GPU: a scheduled batch in, sampled tokens out.
 
-In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
-
-It owns the device, the model, the KV cache, the static inputs and the captured graphs, and runs a
-batch as the dispatcher's descriptor says:
+It runs a batch as the dispatcher's descriptor says:
 
 * NONE: every launch from the CPU, unpadded;
 * FULL: one graph for the body and the head, padded to its rung;
@@ -94,8 +91,6 @@ class SimRunner:
         self.pool, self.share_pool = device.memory.new_pool(), share_pool
         self.graphs: dict[CUDAGraphMode, GraphRunner] = {}  # what is captured, by run-time mode
 
-    # -- the engine's protocol -----------------------------------------------------------------
-
     @property
     def now_us(self) -> float:
         return self.device.cpu_us
@@ -115,14 +110,9 @@ class SimRunner:
             device.free(tokens)
         return [int(sampled[i]) for i, entry in enumerate(batch.entries) if entry.samples]
 
-    # -- capture -------------------------------------------------------------------------------
-
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
-        """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
-
-        Rungs that find no memory are dropped, here and in the dispatcher. `order` captures the
-        rungs in another order, to show in a lesson what that costs.
-        """
+        """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first or in
+        this order. Rungs that find no memory are dropped, here and in the dispatcher."""
         report, descriptors = CaptureReport(), self.dispatcher.descriptors()
         for mode in (PIECEWISE, FULL):
             rungs = sorted(d.num_tokens for d in descriptors if d.mode is mode)
@@ -142,8 +132,6 @@ class SimRunner:
             self.dispatcher.drop(mode, captured.dropped)
             report.add(captured)
         return report
-
-    # -- one step ------------------------------------------------------------------------------
 
     def _launch(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> Buffer:
         """Launch a step. Its sampled tokens, (R,) int32, once the GPU is done."""

@@ -3,9 +3,8 @@
 In: logits (R, V), the requests' context lengths, and their parameters (`param_rows`), all in device
 memory, so that a graph bakes nothing in. Out: a token for each row.
 
-The arithmetic is that of `mini_engine/cuda/gumbel.py`, which says why it is what it is. The
-words of the noise are the same bit for bit; its logarithms are another library's, and may differ in
-the last place.
+The arithmetic is that of `mini_engine/cuda/gumbel.py`, which says why. The words of the noise are
+the same bit for bit; its logarithms are another library's, and may differ in the last place.
 """
 
 from __future__ import annotations

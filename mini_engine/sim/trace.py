@@ -1,8 +1,5 @@
 """Timeline events, and the trace file that Perfetto and chrome://tracing open.
 
-In: what the CPU and the GPU did, as `TraceEvent`s. Out: Chrome trace JSON. `recorded.py` reads
-what a profiler wrote.
-
 Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts` and `dur` in µs,
 and metadata events `ph: "M"` that name processes and threads.
 """
@@ -39,11 +36,9 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
     """`{"NONE": events, "FULL": events}` as one trace: a process each, with a thread a lane."""
     rows: list[dict[str, object]] = []
     for pid, (process, events) in enumerate(timelines.items(), start=1):
-        rows.append({"ph": "M", "pid": pid, "tid": 0, "name": "process_name",
-                     "args": {"name": process}})  # fmt: skip
-        for tid, lane in enumerate(LANES, start=1):
-            rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name",
-                         "args": {"name": lane}})  # fmt: skip
+        for tid, name in enumerate((process, *LANES)):
+            rows.append({"ph": "M", "pid": pid, "tid": tid, "args": {"name": name},
+                         "name": "thread_name" if tid else "process_name"})  # fmt: skip
         rows += [
             {"ph": "X", "pid": pid, "tid": LANES.index(event.lane) + 1, "name": event.name,
              "cat": event.category or "event", "ts": round(event.start_us, 4),
@@ -57,17 +52,11 @@ def summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str
     """How long each timeline is that has events, and how busy its lanes are."""
     found = {}
     for name, events in timelines.items():
-        if not events:
-            continue
-        length = max(e.end_us for e in events) - min(e.start_us for e in events)
-        gpu = busy_us(events, GPU)
-        found[name] = {
-            "events": len(events),
-            "length_us": length,
-            "cpu_us": busy_us(events, CPU),
-            "gpu_us": gpu,
-            "utilisation": gpu / length if length else 0.0,
-        }
+        if events:
+            length = max(e.end_us for e in events) - min(e.start_us for e in events)
+            cpu, gpu = busy_us(events, CPU), busy_us(events, GPU)
+            found[name] = {"events": len(events), "length_us": length, "cpu_us": cpu,
+                           "gpu_us": gpu, "utilisation": gpu / length}  # fmt: skip
     return found
 
 

@@ -1,10 +1,7 @@
-"""The weights of a model as float32 numpy arrays, read from a Hugging Face folder.
+"""The weights of a model as float32 numpy arrays, (out, in) as the file has them: y = x @ W.T.
 
-In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read: F32, F16 and
-     BF16 tensors; no torch, and never a pickle.
+In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read.
 Out: `Weights`: the tensors by name; q, k, v stacked into one matrix and gate, up into another.
-
-Matrices are kept as the file has them, (out, in): y = x @ W.T.
 """
 
 from __future__ import annotations

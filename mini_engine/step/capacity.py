@@ -1,10 +1,8 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
-In:  a model, a device (or just its memory), the context wanted, how weights and cache are stored.
-Out: a `CapacityReport`: bytes of each item, the longest context, the largest batch, and the least
-     time that one step can take, since it must read all weights and all keys.
-
-    report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
+    config = named_shape("qwen3-1.7b")
+    int4 = stored_as(config, "int4")
+    report = capacity(config, load_spec("rtx4070"), context=10_000, stored=int4)
     report.max_batch, report.floor_ms          # requests at that context; ms a step
 
 These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
@@ -13,26 +11,16 @@ KV blocks of 16 tokens round each request up by 15 tokens at most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, Stored, stored_as
+from mini_engine.step.storage import Stored, stored_as
 
-GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
-
-
-class DecodeBytes(NamedTuple):
-    """What a decode step must read."""
-
-    weights: int  # once, for all requests
-    cache: int  # keys and values of all requests
 
 
 class Fit(NamedTuple):
@@ -61,8 +49,8 @@ class CapacityReport:
     max_context: int  # of one request alone, by memory; 0 when not even one token fits
     model_context: int  # what the model was made for: do not trust positions beyond it
     max_batch: int  # at `context`; 0 when not even one request fits
-    floor_ms: float | None  # of a step of this batch, at the datasheet's bandwidth
-    copy_floor_ms: float | None  # the same at the bandwidth that a copy reaches
+    floor_ms: float  # of a step of this batch, at the datasheet's bandwidth
+    copy_floor_ms: float  # the same at the bandwidth that a copy reaches
 
     @property
     def fits(self) -> bool:
@@ -85,102 +73,43 @@ class CapacityReport:
 
 def capacity(
     config: ModelConfig,
-    device: DeviceSpec | float,
+    spec: DeviceSpec,
     *,
     context: int,
     batch: int = 1,
-    quant: str = "bf16",
-    kv_dtype: str = "bf16",
+    stored: Stored | None = None,
     capture_sizes: Sequence[int] = (),
-    weights_file: int = 0,
 ) -> CapacityReport:
-    """Add it all up.
-
-    `device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as much
-    as on an H200. `quant` is one of `QUANTS` or a GGUF mix, unless `weights_file` says how many
-    bytes the weights take. `capture_sizes` are the rungs of full graphs; none means eager. Raises
-    ValueError for a number below 1 and for an unknown quant or kv_dtype.
-    """
+    """`stored`: weights and cache; as the checkpoint is where None is given. `capture_sizes`: of
+    full graphs. Raises ValueError for a number below 1."""
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} is {number}, expected 1 or more")
-    known = device if isinstance(device, DeviceSpec) else None
-    spec = known or load_spec("h200")
-    vram = device.vram_bytes if isinstance(device, DeviceSpec) else int(device * GIB)
-    stored = stored_as(config, quant, kv_dtype, weights_file)
-    per_token = stored.kv_bytes_per_token(config)
+    stored = stored or stored_as(config)
     top = max(capture_sizes, default=0)
     ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
     nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
-    free = vram - spec.reserved_bytes - stored.held - eager - pool - node_bytes
-    room = fit(free, context, batch, per_token, logit_bytes(config))
-    must_read = stored.read + batch * context * per_token
+    free = spec.vram_bytes - spec.reserved_bytes - stored.held - eager - pool - node_bytes
+    room = fit(free, context, batch, stored.kv_bytes_per_token, logit_bytes(config))
+    must_read = stored.must_read(batch * context)
     return CapacityReport(
         context=context,
         batch=batch,
-        vram_bytes=vram,
+        vram_bytes=spec.vram_bytes,
         reserved_bytes=spec.reserved_bytes,
         weight_bytes=stored.held,
         activation_bytes=eager + batch * logit_bytes(config),
         graph_pool_bytes=pool,
         graph_node_bytes=node_bytes,
-        kv_bytes_per_token=per_token,
-        kv_bytes=batch * context * per_token,
-        left_bytes=room.left_bytes,
-        max_context=room.max_context,
+        kv_bytes_per_token=stored.kv_bytes_per_token,
+        kv_bytes=batch * context * stored.kv_bytes_per_token,
+        **room._asdict(),
         model_context=config.max_position_embeddings,
-        max_batch=room.max_batch,
-        floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
-        copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
+        floor_ms=floor_ms(must_read, spec.bandwidth_gb_s),
+        copy_floor_ms=floor_ms(must_read, spec.copy_bandwidth_gb_s),
     )
-
-
-# ---------------------------------------------------------------- parts
-
-
-def tensor_bytes(config: ModelConfig, quant: str = "bf16") -> dict[str, float]:
-    """What each tensor of the checkpoint takes on the card, its scales included: name -> bytes.
-
-    The tensors are those of `tensor_shapes`. The layers' matrices, and nothing else, are stored as
-    the quant says (`QUANTS`). The rest is plain: as wide as the quant for "bf16", "fp16" and
-    "fp32", which apply to everything, and `config.dtype_bytes` a number for the others. Raises
-    ValueError for an unknown quant.
-    """
-    if quant not in QUANTS:
-        raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
-    kind = QUANTS[quant]
-    plain = kind.bits // 8 if kind.bits >= 16 else config.dtype_bytes
-    taken: dict[str, float] = {}
-    for name, shape in tensor_shapes(config).items():
-        in_a_layer = name not in (EMBED, FINAL_NORM, LM_HEAD)
-        if in_a_layer and len(shape) == 2:
-            taken[name] = kind.matrix_bytes(*shape)
-        else:
-            taken[name] = math.prod(shape) * plain
-    return taken
-
-
-def decode_bytes(
-    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
-) -> DecodeBytes:
-    """What a decode step of these requests must read, whatever the engine.
-
-    `contexts`: how many tokens of each request are in the cache. `weights`: the tensors that are
-    multiplied or added, each read once. Of an embedding that is not also the head a step reads a
-    few rows, which count as nothing. `cache`: the keys and the values of every token, in all
-    layers, in `kv_dtype` (`KV_DTYPE_BYTES`), which has nothing to do with the weights' quant.
-    Contexts may be empty: then no cache is read. Both are whole numbers of bytes, rounded at the
-    end. Raises ValueError for an unknown quant or kv_dtype.
-    """
-    if kv_dtype not in KV_DTYPE_BYTES:
-        raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
-    tensors = tensor_bytes(config, quant)
-    if not config.tie_word_embeddings:
-        del tensors[EMBED]
-    a_token = 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
-    return DecodeBytes(round(sum(tensors.values())), sum(contexts) * a_token)
 
 
 def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
@@ -198,33 +127,9 @@ def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: 
     )
 
 
-def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of all weights; a tied head counts once. ValueError for an unknown quant."""
-    return round(sum(tensor_bytes(config, quant).values()))
-
-
-def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of weights that a step reads, whatever its batch."""
-    return decode_bytes(config, [], quant).weights
-
-
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
-    """Bytes of one token's cache, which every later step reads. ValueError for an unknown one."""
-    return decode_bytes(config, [1], kv_dtype=kv_dtype).cache
-
-
-def step_read_bytes(
-    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
-) -> int:
-    """All that a decode step of these requests must read: `decode_bytes`, added up."""
-    return sum(decode_bytes(config, contexts, quant, kv_dtype))
-
-
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
-    """The most that is alive at once in a forward pass, without the logits.
-
-    For each token that is the residual, a normalised row, and the widest buffers needed together:
-    gate, up and their product, or q, k, v and the output of attention.
+    """The most that is alive at once in a forward pass, without the logits. For each token: the
+    residual, a normalised row, and gate, up and their product, or q, k, v and attention's output.
     """
     c = config
     widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
@@ -270,14 +175,13 @@ def check_batch(
     sizes. Raises ValueError as `check_context`, and where it is smaller than `batch`."""
     check_context(config, context)
     stored = stored or stored_as(config)
-    report = capacity(
-        config, spec, context=context, capture_sizes=capture_sizes, quant=stored.quant,
-        kv_dtype=stored.kv_dtype,
-    )  # fmt: skip
-    if report.max_batch < batch:
+    most = capacity(
+        config, spec, context=context, stored=stored, capture_sizes=capture_sizes
+    ).max_batch
+    if most < batch:
         raise ValueError(
-            f"batch {batch:,}: {report.max_batch:,} requests of {context:,} tokens fit the "
+            f"batch {batch:,}: {most:,} requests of {context:,} tokens fit the "
             f"{spec.name} beside {config.name} with weights in {stored.quant}: give a smaller "
             "batch, model or context, a larger card, or fewer bits (see capacity)"
         )
-    return report.max_batch
+    return most

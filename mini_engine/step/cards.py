@@ -1,8 +1,5 @@
 """A step is card x host x engine: three files of figures, put together for one prediction.
 
-In:  the names of a card ("h200"), a host ("server"), an engine ("vllm"), or paths of their files.
-Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of them comes from.
-
     spec = load_spec("h200", host="desktop-2025", engine="transformers")
     spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
     spec.source("cpu_op_us")          # "derived: kernel_ops of transformers, ... x op_us of ..."
@@ -17,11 +14,9 @@ A figure is an object: {"value": 4800, "kind": "datasheet", "source": "..."}. Th
     assumed     nobody has published just it; the source says what was assumed, and from what
     fitted      `validate --fit` found it from published measurements; the source says from which
 
-Three things cost time, so there are three kinds of file, and a figure has one home: bytes, flops
-and boundaries belong to the card, CPU time to the host, and how much CPU work a step takes to the
-engine, which is counted in ops of the host, so that a slower host slows every engine. A file with a
-figure missing, without a source, out of range, unknown, or at home in another kind of file is
-refused by file and field.
+A figure has one home: bytes, flops and boundaries belong to the card, CPU time to the host, and how
+much CPU work a step takes to the engine. It is counted in ops of the host, so that a slower host
+slows every engine. What a file lacks, or has too much, is refused by file and field.
 """
 
 from __future__ import annotations
@@ -31,14 +26,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from mini_engine.dispatch.default_ladder import BatchDefaults, batch_defaults
 from mini_engine.files import did_you_mean, read_json, read_object, typed
 
 Kind = Literal["datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted"]
 Launched = Literal["NONE", "PIECEWISE", "FULL"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 FOLDERS = {kind: Path(__file__).parent / f"{kind}s" for kind in ("card", "host", "engine")}
 
 # What each kind of file holds. Figures marked + must be above 0, the others may be 0.
@@ -125,10 +119,8 @@ def names(kind: str) -> list[str]:
 
 
 def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
-    """A named card, host or engine (case does not matter), or any file of that kind.
-
-    Raises ValueError for an unknown name or a bad file, OSError where it cannot be read.
-    """
+    """A named card, host or engine (case does not matter), or any file of that kind. Raises
+    ValueError for an unknown name or a bad file, OSError where it cannot be read."""
     word = str(name_or_path)
     named = FOLDERS[kind] / f"{word.lower()}.json"
     path = named if word.lower() in names(kind) else Path(word)
@@ -155,10 +147,7 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One card, the host that feeds it, and the engine that runs on both.
-
-    Times are in µs unless the name says otherwise.
-    """
+    """One card, the host that feeds it, and the engine that runs on both. Times are in µs."""
 
     name: str  # of the card
     host: str
@@ -198,12 +187,9 @@ class DeviceSpec:
     def interval(
         self, itl: float, mode: str, batch: int = 1, floor: float = 0.0
     ) -> tuple[float, float] | None:
-        """The 80% interval of a predicted ITL, for a step of `batch` requests that is launched as
-        NONE, PIECEWISE or FULL says. Its lower end is not below `floor`.
-
-        It is not centred: where steps are usually slower than predicted, it lies higher. None where
-        too few have measured such steps.
-        """
+        """The 80% interval of a predicted ITL, for a step that is launched as `mode`: NONE,
+        PIECEWISE or FULL. Not centred, where steps are usually slower than predicted; not below
+        `floor`; None where too few have measured such steps."""
         for one in intervals():
             if one.mode == mode and one.least <= batch <= one.most and one.low and one.high:
                 return max(itl * one.low, floor), itl * one.high
@@ -220,12 +206,7 @@ class DeviceSpec:
         return batch_defaults(self.name, self.vram_bytes)
 
     def source(self, figure: str) -> str:
-        """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
-
-        Raises ValueError for a name that is not a figure.
-        """
-        if figure not in FACTORS:
-            raise ValueError(f"no figure {figure!r}: use one of {', '.join(FACTORS)}")
+        """Kind and source of one figure, or that the program has set it (`dataclasses.replace`)."""
         factors = [(self.sheets[HOME[name]], name) for name in FACTORS[figure] if self.sheets]
         figures = [sheet.figures[name] for sheet, name in factors]
         if not figures or math.prod(one.value for one in figures) != getattr(self, figure):
@@ -259,12 +240,8 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 def load_spec(
     card: str | Path, host: str | Path | None = None, engine: str | Path | None = None
 ) -> DeviceSpec:
-    """A card, a host and an engine, each by name or by the path of a file.
-
-    The engine defaults to what the card's file names, else to vLLM, and the host to the one that
-    the engine usually runs on. Raises ValueError for an unknown name or a bad file (with file and
-    figure), OSError where a file cannot be read.
-    """
+    """A card, a host and an engine (`load_sheet`). The engine defaults to what the card's file
+    names, else to vLLM, and the host to the one that the engine usually runs on."""
     feeds = load_sheet("card", card)
     runs = load_sheet("engine", engine or feeds.words["engine"] or "vllm")
     return put_together(feeds, load_sheet("host", host or runs.words["host"]), runs)

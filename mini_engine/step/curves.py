@@ -1,17 +1,11 @@
 """ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
-In:  a model, a device, a capture ladder, a context.
-Out: for each decode batch the rung it runs at, the step launched each way, and the floor; the
-     crossover, that is the batch at which eager stops being launch-bound; what a capture costs, and
-     after how many replays it has paid.
-
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       context=1024, max_batch=256)
     curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
-Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
-inside the graphs. Padding rows have no keys to read. Above the ladder every step is eager.
+Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager.
 """
 
 from __future__ import annotations
@@ -25,7 +19,6 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
-from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import (
     MODES,
     Mode,
@@ -36,7 +29,6 @@ from mini_engine.step.run import (
     launched,
     pieces,
     run_of,
-    step_time,
 )
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
@@ -69,11 +61,8 @@ class ItlCurve:
     """ITL against batch, with what it was computed for."""
 
     shape: str
-    spec: str
-    ops: str  # the list of kernels
+    spec: DeviceSpec
     context: int
-    host: str
-    engine: str
     ladder: CaptureLadder
     crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
     points: tuple[ItlPoint, ...]  # batch rising
@@ -105,10 +94,7 @@ def itl_curve(
     max_batch: int,
     stored: Stored | None = None,
 ) -> ItlCurve:
-    """From batch 1 to `max_batch`; every request has `context` tokens.
-
-    Raises ValueError for a context or a batch below 1.
-    """
+    """From batch 1 to `max_batch`; every request has `context` tokens. ValueError below 1."""
     costs = StepModel(config, spec, stored)
     crossover = crossover_batch(config, spec, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
@@ -125,20 +111,14 @@ def itl_curve(
                  step_floor_us(config, spec, batch, context, stored))
         for batch, rung, eager, piecewise, full in zip(batches, rungs, *steps, strict=True)
     ]  # fmt: skip
-    return ItlCurve(
-        config.name, spec.name, spec.ops, context, spec.host, spec.engine, ladder, crossover,
-        tuple(points),
-    )  # fmt: skip
+    return ItlCurve(config.name, spec, context, ladder, crossover, tuple(points))
 
 
 def crossover_batch(
     config: ModelConfig, spec: DeviceSpec, context: int, stored: Stored | None = None
 ) -> int:
-    """The smallest decode batch at which eager launching is no longer launch-bound.
-
-    Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
-    has `context` tokens.
-    """
+    """The smallest decode batch at which eager launching is no longer launch-bound. Below it a
+    larger batch costs no time; above it a graph saves only the wider gaps."""
     costs = StepModel(config, spec, stored)
 
     def hidden(batch: int) -> bool:
@@ -157,14 +137,11 @@ def crossover_batch(
 def step_floor_us(
     config: ModelConfig, spec: DeviceSpec, batch: int, context: int, stored: Stored | None = None
 ) -> float:
-    """No decode step takes less: all weights and all keys are read once.
-
-    As fast as a copy, or as a matrix product where that is known to read faster.
-    """
+    """No decode step takes less: all weights and all keys are read once, as fast as the fastest
+    kind of kernel reads."""
     stored = stored or stored_as(config)
-    kv_bytes = batch * context * stored.kv_bytes_per_token(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
-    return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)
+    return 1e3 * floor_ms(stored.must_read(batch * context), fastest_gb_s)
 
 
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
@@ -198,12 +175,9 @@ class CaptureCost:
 
 
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
-    """Warm up, record and instantiate. Recording an op costs as much as issuing it, and a node.
-
-    There is one warm-up run, as in vLLM 0.33, without the engine around it. What stands before the
-    first graph and after the last (the head) belongs to no capture. Eager captures nothing: all
-    zeros.
-    """
+    """Warm up once, as vLLM 0.33 does, record and instantiate. Recording an op costs as much as
+    issuing it, and a node. What stands before the first graph and after the last belongs to no
+    capture; eager captures nothing."""
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
     ops = [op for op in ops if op.by != "torch"]
@@ -220,9 +194,3 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
         nodes=sum(graphs),
         node_bytes=sum(graphs) * spec.graph_node_bytes,
     )
-
-
-def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
-    """The number of replays after which the graphs have paid for themselves, or infinity."""
-    eager_us, graph_us = (step_time(ops, spec, m).itl_us for m in ("eager", mode))
-    return break_even_replays(capture_cost(ops, spec, mode).total_us, eager_us, graph_us)

@@ -1,8 +1,5 @@
 """Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
 
-In:  a model, a spec, batch and context; a measured ITL, and how it was launched, if known.
-Out: `Explained`: three parts that sum to the ITL, and what each way to launch is predicted to take.
-
     found = explain(config, load_spec("l40s"), batch=4, context=1024, itl_us=22e3)
     found.mode, found.cpu_us        # "NONE", and how long the GPU waits for the CPU
 
@@ -73,10 +70,8 @@ def explain(
     mode: str | None = None,
     stored: Stored | None = None,
 ) -> Explained:
-    """Take a step of `batch` requests with `context` tokens apart. `mode`: NONE, PIECEWISE or FULL.
-
-    A graph is taken to have been captured for just this batch: no rows are padded.
-    """
+    """Take a step of `batch` requests with `context` tokens apart. `mode`: NONE, PIECEWISE or FULL,
+    of a graph for just this batch."""
     shape = StepShape.decode(batch, context)
     floor_us = step_floor_us(config, spec, batch, context, stored)
 

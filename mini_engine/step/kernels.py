@@ -1,14 +1,10 @@
 """What one step of a dense decoder launches: lists of kernels, each with its bytes and flops.
 
-In:  a `ModelConfig`, the shape of the step (how many tokens, requests, keys), and a style.
-Out: one `OpCost` for each kernel, in order of launch.
-
     step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "vllm")        # 373 kernels
 
 A kernel is a group of primitive ops (`ops.py`). It reads each value that it has not made itself,
 and writes each one that is needed after it, once: these are all the bytes there are. The styles are
-groupings of one list, as engines do the same arithmetic. `styles.json` says of each where it was
-counted, and for each kernel how the names of its ops begin:
+groupings of one list; `styles.json` says for each kernel how the names of its ops begin:
 
     hf56         Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm
     vllm         vLLM since October 2025: 13 or 14 a layer of Qwen3
@@ -17,8 +13,6 @@ counted, and for each kernel how the names of its ops begin:
     nano-vllm    nano-vllm: 14
     fused9       what this course's simulated engine launches, name for name: 9 a layer
     fused5       everything fused that can be, as this course's kernels do: 5 a layer
-
-Weights and cache take what `Stored` says, by default as the model is.
 """
 
 from __future__ import annotations
@@ -46,11 +40,8 @@ LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 
 
 class OpCost(NamedTuple):  # ten thousand steps make a million of them
-    """One kernel. `splitting`: it stays out of piecewise graphs and is launched live.
-
-    Attention is, because its metadata changes every step; so is all that works on num_reqs rows,
-    because a piecewise graph is chosen by num_tokens alone.
-    """
+    """One kernel. `splitting`: it stays out of piecewise graphs. Attention does, as its metadata
+    changes every step, and all that works on num_reqs rows, as num_tokens chooses the graph."""
 
     name: str
     bytes: float
@@ -89,16 +80,13 @@ class StepShape:
 
     @classmethod
     def mixed(cls, query_lens: Sequence[int], context_lens: Sequence[int]) -> StepShape:
-        """One entry a request: its tokens in this step, and its context with them included.
-
-        Token i of q, counted from 1, attends to context - q + i keys. Raises ValueError, naming
-        the request, unless 1 <= query_len <= context_len, and for lists of different lengths.
-        """
+        """One entry a request: its tokens in this step, and its context with them included. Token
+        i of q, from 1 on, attends to context - q + i keys. ValueError unless 1 <= q <= context."""
         for i, (q, context) in enumerate(zip(query_lens, context_lens, strict=True)):
             if not 1 <= q <= context:
                 raise ValueError(
-                    f"request {i}: query_len {q}, context_len {context}; "
-                    "expected 1 <= query_len <= context_len (the context counts the query)"
+                    f"request {i}: query_len {q}, context_len {context}; expected 1 <= query_len "
+                    "<= context_len (the context counts the query)"
                 )
         pairs = (q * c - q * (q - 1) // 2 for q, c in zip(query_lens, context_lens, strict=True))
         return cls(sum(query_lens), len(query_lens), sum(context_lens), sum(pairs))
@@ -266,11 +254,8 @@ def step_costs(config: ModelConfig, style: str, stored: Stored | None = None) ->
 
 
 class StepParts(NamedTuple):
-    """A step as models are built: `head`, the same `layer` again and again, `tail`.
-
-    But for what prepares a step, `head` and `layer` work on num_tokens rows, and only `layer`
-    reads the KV cache. `tail` works on num_reqs rows and is all splitting ops.
-    """
+    """A step as models are built: `head`, the same `layer` again and again, and `tail`, which works
+    on num_reqs rows and is all splitting ops."""
 
     head: tuple[OpCost, ...]
     layer: tuple[OpCost, ...]

@@ -1,9 +1,5 @@
 """How long a decode step takes, on the back of an envelope: the arithmetic of launch overhead.
 
-In:  how many kernels a step launches, how long one of them runs, and the figures of a device.
-Out: ITL when they are launched one by one or as one graph; how busy the GPU is; the batch up to
-     which launching sets the pace; the replays after which a graph has paid.
-
     h200 = load_spec("h200")
     eager_itl_us(373, 2.2, h200)      # the CPU is late for every kernel: 373 x cpu_op_us and a bit
     full_itl_us(373, 2.2, h200)       # one launch: the GPU never waits for another
@@ -12,9 +8,8 @@ CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel star
 been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of
 two chains: the CPU issuing everything, or the GPU running everything.
 
-All kernels are equally long here, which makes every formula exact; `run` does the same for
-real lists of ops. A step begins with the engine's own work and one copy of its inputs, and ends
-with reading a token back. What each request adds to the engine's work is left out.
+All kernels are equally long here, which makes every formula exact; `run` does the same for real
+lists of kernels. What each request adds to the engine's work is left out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A decoder layer as data: primitive ops, and the named values that they pass to each other.
 
-In:  a `ModelConfig`. Out: lists of `Op`s, in the order in which they run.
-
     [op.name for op in layer(named_shape("qwen3-0.6b"))][:2]      # q_proj.linear, q_norm.to
 
 An op reads values and writes one. A value is so many numbers for each token, request or key, or a
-weight. `kernels.py` puts ops into kernels; the bytes of a kernel follow from the values that its
-ops read and write, and nothing here or there has a formula of its own for them.
+weight. `kernels.py` puts ops into kernels, whose bytes follow from these values.
 
 The primitive ops are those that transformers 5.23 dispatches (sdpa, a bf16 model, views left out);
 tests/step/test_kernels.py counts them on the installed version. Index arrays and tables of cos and

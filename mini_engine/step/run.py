@@ -1,33 +1,25 @@
 """How long a step of a real model takes: the launch model, run over a list of kernels.
 
-In:  kernels (`mini_engine.step.kernels`), a `DeviceSpec`, and how the step is launched:
-     "eager"      every kernel is a launch of its own
-     "piecewise"  kernels between splitting ones are graphs, the splitting ones are live launches
-     "full"       one graph, and live what no graph of this engine contains
-Out: `StepTime`. `step_model.py` gives the same for many steps of a model.
-
     step_time(step_ops(config, StepShape.decode(8, 1000), "vllm"), load_spec("h200"), "eager")
 
-A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
-both:
+A step is launched in one of three modes (`step_model.py` does so for many steps of a model):
+
+    eager        every kernel is a launch of its own
+    piecewise    kernels between splitting ones are graphs, the splitting ones are live launches
+    full         one graph, and live what no graph of this engine contains
+
+There are two clocks, and every piece of work, a kernel or a graph, moves both:
 
     cpu   = cpu + what issuing it costs
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-So a run of launches is three numbers (`Run`), and 28 layers are a power of one.
-
-The CPU spends `host_step_us` in the engine, then issues one packed copy of the inputs and the
-model's work. An engine that schedules ahead then prepares the next step while the GPU runs
-(`ahead_us`). At the end the CPU waits for the GPU and reads a token back (`sync_us`).
-
-The GPU time of a kernel is max(bytes / bandwidth, flops / peak) + floor, at the bandwidth and the
-peak that its kind of kernel reaches. A graph is one piece of work: its nodes, with `graph_gap_us`
-between them.
+So a run of launches is three numbers (`Run`), and 28 layers are a power of one. Around them, the
+CPU works in the engine (`host_step_us`), copies the inputs, may prepare the next step while the GPU
+runs (`ahead_us`), waits for the GPU and reads a token back (`sync_us`).
 
 A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
-taken to have room for everything: it is full only while the GPU is far behind, and then the GPU is
-what takes long.
+taken to have room for everything: where it is full, the GPU is far behind and sets the pace.
 """
 
 from __future__ import annotations
@@ -100,13 +92,9 @@ class StepTime:
 def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1) -> StepTime:
     """One step from an idle device. Raises ValueError for no kernels or an unknown mode."""
     works = [input_copy(spec), *launched(ops, spec, mode)]
-    return StepTime(
-        itl_us=itl_us(works, spec, num_reqs),
-        cpu_us=sum(around(spec, num_reqs)) + sum(work.cpu_us for work in works),
-        gpu_busy_us=sum(work.busy_us for work in works),
-        launches=len(works),
-        kernels=len(ops),
-    )
+    cpu_us = sum(around(spec, num_reqs)) + sum(work.cpu_us for work in works)
+    busy_us = sum(work.busy_us for work in works)
+    return StepTime(itl_us(works, spec, num_reqs), cpu_us, busy_us, len(works), len(ops))
 
 
 def itl_us(works: Sequence[Work], spec: DeviceSpec, num_reqs: int) -> float:
@@ -117,11 +105,8 @@ def itl_us(works: Sequence[Work], spec: DeviceSpec, num_reqs: int) -> float:
 
 def around(spec: DeviceSpec, num_reqs: Any) -> tuple[Any, Any]:
     """The engine's CPU time around a step: before it, while the GPU waits, and beside it (µs; an
-    array for an array of requests).
-
-    What each request costs is in the GPU's way even where an engine schedules ahead: published
-    steps of vLLM grow by some 50 µs a request from 16 requests to 255, beside all kernels.
-    """
+    array for an array of requests). What each request costs is in the GPU's way even where an
+    engine schedules ahead: published steps of vLLM grow by some 50 µs a request."""
     return spec.host_step_us + spec.request_us * num_reqs, spec.ahead_us
 
 
@@ -146,20 +131,15 @@ def padded_step(
     descriptor: BatchDescriptor, num_reqs: int, kv_tokens: int = 0, qk_pairs: int = 0
 ) -> tuple[Mode, StepShape]:
     """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
-
-    Rows of padding have no keys to read. A full graph contains the head, so the rows that get
-    logits are padded too; the engine works only for the requests that there are.
-    """
+    Padding has no keys to read. In a full graph the rows that get logits are padded, too."""
     reqs = descriptor.num_reqs or num_reqs
     shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs, num_reqs)
     return WAYS[descriptor.mode.name], shape
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
-    """GPU time of one kernel: the slower of memory and arithmetic, plus the floor.
-
-    An empty kernel takes none: all that it costs is the gap to the next.
-    """
+    """GPU time of one kernel: the slower of memory and arithmetic, plus the floor. An empty kernel
+    takes none: all that it costs is the gap to the next."""
     if not op.bytes and not op.flops:
         return 0.0
     memory_us = op.bytes / (gb_s_of(op.kind, spec) * 1e3)  # 1 GB/s is 1e3 bytes a µs
@@ -197,9 +177,7 @@ def is_live(mode: Mode, splitting: bool, by: Launcher) -> bool:
 
 def pieces(live: Sequence[bool]) -> list[tuple[int, bool]]:
     """Kernels as they are launched: how many there are in each work, and whether it is a graph.
-
-    Raises ValueError for no kernels.
-    """
+    Raises ValueError for no kernels."""
     if not live:
         raise ValueError("a step without ops: give at least one")
     found: list[tuple[int, bool]] = []
@@ -230,19 +208,11 @@ def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
 
 def with_pdl(spec: DeviceSpec) -> DeviceSpec:
     """The same device where every node of a graph is launched with PDL (programmatic dependent
-    launch): it starts while the node before it drains, loads its weights, and waits. On a card
-    without PDL nothing changes.
+    launch): it starts while the node before it drains, loads its weights, and waits.
 
-    `pdl_saves_us` comes off the gap between two nodes; what it is more than that comes off the
-    ramp-up and drain of a kernel. Neither falls below zero.
-
-    What this leaves out. The bytes that move while a kernel waits are charged in full, so a step of
-    large kernels may be faster. All kernels save the same, whatever they do between wait and end.
+    `pdl_saves_us` comes off the gap between two nodes, and the rest of it off a kernel's floor;
+    neither falls below zero. That bytes already move while a kernel waits is left out.
     """
-    gap_us = min(spec.pdl_saves_us, spec.graph_gap_us)
-    floor_us = min(spec.pdl_saves_us - gap_us, spec.kernel_floor_us)
-    return replace(
-        spec,
-        graph_gap_us=spec.graph_gap_us - gap_us,
-        kernel_floor_us=spec.kernel_floor_us - floor_us,
-    )
+    gap_us = spec.graph_gap_us - spec.pdl_saves_us
+    floor_us = spec.kernel_floor_us + min(0.0, gap_us)
+    return replace(spec, graph_gap_us=max(0.0, gap_us), kernel_floor_us=max(0.0, floor_us))

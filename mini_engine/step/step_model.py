@@ -1,10 +1,8 @@
 """The steps of one model on one device, thousands at a time: what `run.step_time` says of each.
 
-In:  a model, a spec; shapes of steps. Out: their times, or straight lines in the keys.
-
-    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
-    costs.itl_us("full", StepShape.decode(batch=8, context=1000))
-    costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
+costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+costs.itl_us("full", StepShape.decode(batch=8, context=1000))
+costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
 """
 
 from __future__ import annotations
@@ -58,13 +56,11 @@ def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
 
 
 class StepModel:
-    """Costs of the steps of one model on one device.
-
-    A kernel's costs are affine in how much the step computes (`StepShape.sizes`), so the times of
-    all kernels are one product. And joined from the first to the last, the runs of a step take as
-    long as the longest of its chains: for each work, the CPU issues everything up to it, and from
-    there on the GPU never waits. A chain is a sum of kernels' times, so all chains are one more
-    product. In decode, a chain is a straight line in the number of keys.
+    """A kernel's costs are affine in how much the step computes (`StepShape.sizes`), so the times
+    of all kernels are one product. And a step takes as long as the longest of its chains: for each
+    work, the CPU issues everything up to it, and from there on the GPU never waits. A chain is a
+    sum of kernels' times, so all chains are one more product. In decode, a chain is a straight line
+    in the number of keys.
     """
 
     def __init__(self, config: ModelConfig, spec: DeviceSpec, stored: Stored | None = None) -> None:
@@ -98,19 +94,14 @@ class StepModel:
     def lines(
         self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
     ) -> tuple[Line, ...]:
-        """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
-
-        From the flattest to the steepest, and none that is nowhere the highest. `served`: the
-        requests among num_reqs that are no padding; all where it is None.
-        """
+        """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens. The
+        flattest comes first. `served`: the requests that are no padding; None: all of them."""
         before_us, beside_us = around(self.spec, num_reqs if served is None else served)
         sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
         near, far = self._chains_us(mode, self._times_us(sizes), beside_us)
         per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
         us = before_us + near - PROBE_KEYS[0] * per_key + self.spec.sync_us
         return upper_envelope(zip(us.tolist(), per_key.tolist(), strict=True))
-
-    # ------------------------------------------------------------ parts
 
     def _times_us(self, sizes: Any) -> NDArray[np.float64]:
         """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 5) sizes."""
@@ -123,8 +114,7 @@ class StepModel:
         self, mode: Mode, times_us: NDArray[np.float64], beside_us: Any
     ) -> NDArray[np.float64]:
         """How long each chain takes, from the copy to the end of the last work: (..., works + 1)
-        for (..., kernels) times. The last one is the CPU's own, with what it does beside the GPU.
-        """
+        for (..., kernels) times. The last is the CPU's own, with what it does beside the GPU."""
         if mode not in self._chains:
             self._chains[mode] = self._new_chains(mode)
         constant_us, counts, _ = self._chains[mode]

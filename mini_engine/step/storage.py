@@ -1,25 +1,18 @@
 """How a model's matrices and its cache lie in memory: every format by its name, and its bytes.
 
-In:  a model, the name of a format ("int4", "q4_k_m", ...), the name of a cache dtype.
-Out: `Stored`: the bytes of each matrix, for lists of kernels, the floor, and what fits on a card.
-
     stored_as(named_shape("qwen3-8b"), "q4_k_m", "fp8").down     # bytes of one layer's down_proj
+    stored_as(named_shape("qwen3-8b"), "q4_k_m").held / 1e9      # 5.02: people load 5.03 GB
 
 Norms, biases and the vectors between two kernels keep the model's own dtype. Widening small numbers
 again is taken to be free: it hides behind the bytes while a step waits for memory.
 
-Two kinds of formats. `QUANTS` store the layers' matrices in one way and leave embedding and head
-alone. A GGUF file is a mix: each tensor has a type of its own, and llama.cpp's rule chooses it.
-
-    stored_as(named_shape("qwen3-8b"), "q4_k_m").held / 1e9    # 5.02: the 5.03 GB that people load
-
-A type packs a block of numbers with their scales, so bits a weight are exact: q4_k keeps 256 in
-144 bytes, 4.5 bits each (`ggml-common.h` of https://github.com/ggml-org/ggml). A mix is mostly one
-type. The rule (`llama_tensor_get_type` in `src/llama-quant.cpp` of llama.cpp, without an importance
-matrix) makes exceptions where the error would hurt most: the head is q6_k, and in q4_k_m and q5_k_m
-so are v and down of the first and the last eighth of the layers and of every third between. Vectors
-are float32. Of a tied table there is one, stored as the head would be. (Some checkpoints, that of
-Qwen3-1.7B among them, hold the head a second time, and so do files that were made from those.)
+`QUANTS` store the layers' matrices in one way and leave embedding and head alone. A GGUF file is a
+mix: each tensor has a type of its own, and llama.cpp's rule chooses it. A type packs a block
+of numbers with their scales: q4_k keeps 256 in 144 bytes, 4.5 bits each (`ggml-common.h` of
+https://github.com/ggml-org/ggml). The rule (`llama_tensor_get_type` in `src/llama-quant.cpp`,
+without an importance matrix) makes exceptions where the error would hurt most: the head is q6_k,
+and in q4_k_m and q5_k_m so are v and down of the first and the last eighth of the layers and of
+every third between. Vectors are float32. Of a tied table there is one, stored as the head would be.
 Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size.
 """
 
@@ -41,11 +34,8 @@ PLACES = {  # a matrix in a checkpoint, and what it is a part of in a step
 
 @dataclass(frozen=True)
 class Quant:
-    """How the matrices of the layers are stored, scales included.
-
-    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints of AWQ
-    (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 by default.
-    """
+    """How the matrices of the layers are stored. All else stays in the model's own dtype, as in the
+    checkpoints of AWQ (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 by default."""
 
     bits: int
     group: int  # inputs that share a scale; 0: all inputs of an output row
@@ -102,23 +92,21 @@ class Stored:
     down: float
     head: float
     kv_number: int  # one number of the KV cache
+    kv_bytes_per_token: int  # a key and a value, of all KV heads, in every layer
     held: int  # all weights
     read: int  # those that a step reads: not an embedding that is not the head
 
-    def kv_bytes_per_token(self, config: ModelConfig) -> int:
-        """A key and a value, of all KV heads, in every layer."""
-        return 2 * config.num_layers * config.kv_size * self.kv_number
+    def must_read(self, kv_tokens: int) -> int:
+        """What no decode step can do without: weights once, and so many tokens of the cache."""
+        return self.read + kv_tokens * self.kv_bytes_per_token
 
 
 @cache
 def stored_as(
     config: ModelConfig, quant: str | None = None, kv_dtype: str | None = None, file_bytes: int = 0
 ) -> Stored:
-    """The model in these formats; as its checkpoint is where none is given.
-
-    `file_bytes`: the weights are a file of this size, all of them in equally many bits. Raises
-    ValueError for an unknown name.
-    """
+    """The model in these formats; as its checkpoint is where none is given. `file_bytes`: the
+    weights are a file of this size, all in equally many bits. ValueError for an unknown name."""
     c, own = config, STORED_AS[config.dtype]
     # AWQ and GPTQ keep a scale and a zero for each group as int4 does, usually of as many inputs
     packed = "int4" if c.quantization else "fp8" if c.fp8 else own
@@ -149,9 +137,11 @@ def stored_as(
     share = held / (read + table)
     each = {p: size * share / (1 if p == "head" else c.num_layers) for p, size in taken.items()}
     del each["vectors"]
+    number = KV_DTYPE_BYTES[kv_dtype]
     return Stored(
-        f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype,
-        **each, kv_number=KV_DTYPE_BYTES[kv_dtype], held=held, read=round(read * share),
+        f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype, **each,
+        kv_number=number, kv_bytes_per_token=2 * c.num_layers * c.kv_size * number,
+        held=held, read=round(read * share),
     )  # fmt: skip
 
 

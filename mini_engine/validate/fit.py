@@ -1,15 +1,11 @@
 """Fit the figures that nobody publishes to the decode steps that somebody has measured.
 
-In:  points, the sheets of cards, hosts and engines, and the table of `parameters`.
-Out: `Fit`: a value and a 90% interval for each parameter, and which of them the data cannot
-     separate.
-
     fit = fit_points(points, sheets, parameters(sheets))
     fit.sheets                         # the sheets with the fitted values in them
     left_out(points, fit)              # each source predicted by a fit that has not seen it
 
-Every parameter is a positive figure. It has a prior, which is what was published about it or else
-what is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
+Every parameter is a positive figure with a prior, which is what was published about it or else what
+is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
 
     sum over points of huber(log(predicted / measured) / sigma) + sum of theta^2 / 2
 
@@ -51,8 +47,7 @@ Missed = dict[tuple[Launched, int, int], list[tuple[str, float]]]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One number to fit. It may stand in several files, as the floor of hand-written kernels does:
-    `where` has a (kind, name) for each."""
+    """One number to fit. It may stand in several files: `where` has a (kind, name) for each."""
 
     name: str
     figure: str
@@ -69,7 +64,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit found. Parameters in the order of `parameters`."""
+    """What a fit found."""
 
     parameters: tuple[Parameter, ...]
     theta: NDArray[np.float64]
@@ -81,8 +76,8 @@ class Fit:
 
     def interval(self, index: int) -> tuple[float, float]:
         """90%, from the curvature at the end of the fit."""
-        half = Z90 * math.sqrt(self.covariance[index, index])
-        parameter, middle = self.parameters[index], float(self.theta[index])
+        half, middle = Z90 * math.sqrt(self.covariance[index, index]), float(self.theta[index])
+        parameter = self.parameters[index]
         return parameter.at(middle - half), parameter.at(middle + half)
 
     def told_by_data(self, index: int) -> float:
@@ -93,12 +88,9 @@ class Fit:
         """Pairs of parameters that the data cannot tell apart, with their correlation."""
         sd = np.sqrt(np.diag(self.covariance))
         correlation = self.covariance / np.outer(sd, sd)
-        return [
-            (a.name, b.name, float(correlation[i, j]))
-            for i, a in enumerate(self.parameters)
-            for j, b in enumerate(self.parameters)
-            if i < j and abs(correlation[i, j]) > above
-        ]
+        names = [parameter.name for parameter in self.parameters]
+        found = np.argwhere(np.triu(np.abs(correlation) > above, k=1))
+        return [(names[i], names[j], float(correlation[i, j])) for i, j in found]
 
 
 def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
@@ -119,9 +111,7 @@ def fit_points(
     start: NDArray[np.float64] | None = None,
     steps: int = STEPS,
 ) -> Fit:
-    """Fit all parameters to the points. Raises ValueError for no points."""
-    if not points:
-        raise ValueError("nothing to fit: no point is left")
+    """Fit all parameters to the points, at least one."""
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     residuals, damping = problem.residuals(theta), 1e-2
@@ -287,12 +277,9 @@ def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str,
 
 def ends(logs: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
     """Where a step of one more source lies in 80% of all cases, as logs; None where fewer than
-    three sources tell.
-
-    The n points of a source together count as much as sqrt(n), as in the fit. The next source may
-    lie beyond all k that are known, so each end leaves out a tenth of k + 1 of them, not of k: with
-    nine or fewer it leaves out none.
-    """
+    three sources tell. The n points of a source together count as much as sqrt(n), as in the fit.
+    The next source may lie beyond all k that are known, so each end leaves out a tenth of k + 1 of
+    them, not of k: with nine or fewer it leaves out none."""
     per_source = Counter(source for source, _ in logs)
     if len(per_source) < LEAST_SOURCES:
         return None

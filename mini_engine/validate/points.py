@@ -1,8 +1,6 @@
 """Decode steps that others have measured, and how far the model is from them.
 
-In:  a file of points: a JSON list with an object for each, as in `published/decode_points.json`.
-Out: `Point`s, and a `Row` for each: its prediction on the card, host and engine that the point
-     itself names; a `Summary` for each class; and `Pair`s: one step launched in two ways.
+A file of points is a JSON list with an object for each, as in `published/decode_points.json`.
 
     sheets = Sheets.shipped()
     points, unknown = read_points(SHIPPED_POINTS, sheets)
@@ -26,7 +24,6 @@ import numpy as np
 
 from mini_engine.files import read_json, typed
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.step.capacity import read_bytes
 from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
 from mini_engine.step.explain import host_factor
 from mini_engine.step.kernels import StepShape
@@ -153,10 +150,8 @@ def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> flo
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
-    """The points that the sheets know, and a line for each that they do not.
-
-    Raises ValueError, naming file, point and field, for what is no file of points.
-    """
+    """The points that the sheets know, and a line for each that they do not. Raises ValueError,
+    naming file, point and field, for what is no file of points."""
     data = read_json(path)
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
@@ -262,8 +257,7 @@ def rows_of(
     left_out: Mapping[str, float] | None = None,
     hosts: Mapping[str, Sheet] | None = None,
 ) -> list[Row]:
-    """Every point beside its prediction. `hosts` has a file for hosts that are known from nowhere
-    else."""
+    """Every point beside its prediction. `hosts`: those that are known from nowhere else."""
     rows = []
     for point in points:
         given = (hosts or {}).get(point.host)
@@ -300,8 +294,7 @@ def by_class(rows: Sequence[Row]) -> list[Summary]:
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:
-    """What a graph bought somebody: one step launched eagerly and in pieces or as one graph, or in
-    pieces and as one graph, by the same maker of engines, on the same host and card."""
+    """What a graph bought somebody: one step launched in two ways, the slower one first."""
     order = [*WAYS]
     return [
         Pair(slow, fast)
@@ -312,11 +305,8 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
 
 
 def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | None:
-    """Of the shipped points, the pair of eager and full whose step is most like this one.
-
-    That is the smallest sum of three ratios, as logs: bytes of the model, bandwidth of the card,
-    batch.
-    """
+    """Of the shipped points, the pair of eager and full whose step is most like this one: by the
+    ratios of the model's bytes, the card's bandwidth and the batch, as logs."""
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
     found = [
@@ -329,7 +319,7 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
     def apart(pair: Pair) -> float:
         point = pair.slow.point
         ratios = (
-            (read_bytes(SHAPES[point.model]), read_bytes(config)),
+            (stored_as(SHAPES[point.model]).read, stored_as(config).read),
             (sheets.cards[point.card]["bandwidth_gb_s"], spec.bandwidth_gb_s),
             (point.batch, batch),
         )
@@ -339,10 +329,8 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
 
 
 def host_from(point: Point, sheets: Sheets) -> Sheet:
-    """The host on which the prediction of one eager point is exact.
-
-    Raises ValueError for a point that the speed of its host does not decide.
-    """
+    """The host on which the prediction of one eager point is exact. Raises ValueError for a point
+    that the speed of its host does not decide."""
     usual = sheets.usual_host(point)
     spec, launched, _ = sheets.spec(point, usual)
     if launched != "NONE":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +13,7 @@ torch = pytest.importorskip("torch")
 from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
-from mini_engine.bench.variants import (  # noqa: E402
-    VARIANTS,
-    HuggingFace,
-    OursCompiled,
-    OursEager,
-    OursGraph,
-    OursPiecewise,
-)
+from mini_engine.bench.variants import VARIANTS, HuggingFace, OursCompiled, OursEager, OursPiecewise  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
@@ -89,13 +81,8 @@ def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: 
 
 
 def gate_walk(variant: Variant, context: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gate.walk` from another context."""
-    moved = SimpleNamespace(
-        place=lambda first, _: variant.place(first, context),
-        step=variant.step, feed=variant.feed, logits=variant.logits, tokens=variant.tokens,
-    )  # fmt: skip
     first = torch.arange(3, 5, dtype=torch.int32)
-    return gate.walk(moved, first, steps)  # type: ignore[arg-type]
+    return gate.walk(variant, first, steps, context=context)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +113,6 @@ def test_a_fed_token_replaces_the_sampled_one() -> None:
         assert not torch.allclose(walks[-1][1:], free[1:], atol=TOLERANCE)
     for walk in walks[1:]:
         torch.testing.assert_close(walk, walks[0], atol=TOLERANCE, rtol=0)
-
-
-def test_several_steps_a_replay_take_no_token_from_outside() -> None:
-    with pytest.raises(ValueError, match="8 steps a replay feed themselves"):
-        OursGraph(setup_of(), 8).feed(torch.zeros(2, dtype=torch.int32))
 
 
 # ---------------------------------------------------------------- op lists

@@ -24,10 +24,10 @@ from mini_engine.cli.options import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
 from mini_engine.step.cards import load_spec  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from mini_engine.step.run import kernel_us  # noqa: E402
+from mini_engine.step.storage import stored_as  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
 
@@ -58,7 +58,7 @@ def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
     (row,) = rows_of(["ours-graph-k8"])
     assert (row.status, row.steps_a_call, row.itl.samples) == ("measured", 8, 2)
     config = tiny_shape()
-    assert row.bytes_to_move == read_bytes(config) + 40 * kv_bytes_per_token(config)
+    assert row.bytes_to_move == stored_as(config).read + 40 * stored_as(config).kv_bytes_per_token
     gb_s = row.bytes_to_move / row.itl_us / 1e3
     assert row.achieved_gb_s == pytest.approx(gb_s, rel=1e-4)
     assert row.percent_of_copy == pytest.approx(100 * gb_s / 4300, rel=1e-4)

@@ -7,7 +7,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import make_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 
+from mini_engine.bench import others
 from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.others import child, compare, engines
-from mini_engine.bench.others.child import KINDS, NAMES, OURS, Job, gaps, prompts
-from mini_engine.bench.others.compare import leading
+from mini_engine.bench.others import KINDS, NAMES, OURS, Job, gaps, leading, prompts
 from mini_engine.bench.rows import MEASURED, NOT_RUN
 from mini_engine.cli import main
 from tests.support.checkpoint_helpers import write_smallest
@@ -51,7 +49,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 def job(engine: str, model: str, **other: Any) -> Job:
     words = {"batch": BATCH, "context": CONTEXT, "tokens": TOKENS, "laps": LAPS, **other}
-    return Job(engine, model, vocab=256, memory=0.5, **words)
+    return Job(engine, model, vocab=256, **words)
 
 
 # ---------------------------------------------------------------- token times
@@ -62,7 +60,7 @@ def test_an_engines_times_between_tokens_are_those_of_its_decode_steps(
     engine: str, stand_ins: str
 ) -> None:
     """Steps that compute prompts take 50 ms, the first batch is a hundred times as slow."""
-    answer = child.answer(job(engine, stand_ins))
+    answer = others.answer(job(engine, stand_ins))
     assert "not_run" not in answer
     assert len(answer["laps"]) == LAPS
     slower = 2.0 if engine.endswith("-eager") else 1.0
@@ -77,7 +75,7 @@ def test_an_engine_gets_the_prompts_of_the_others_and_writes_all_its_tokens(
     engine: str, stand_ins: str
 ) -> None:
     asked = job(engine, stand_ins)
-    tokens = child.answer(asked)["tokens"]
+    tokens = others.answer(asked)["tokens"]
     for prompt, written in zip(prompts(asked, 1), tokens, strict=True):
         assert len(written) == TOKENS
         for count, token in enumerate(written):
@@ -92,25 +90,12 @@ def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
     monkeypatch.setattr(sglang, "INCREMENTAL", incremental)
     monkeypatch.setattr(sglang, "TOGETHER", together)
     asked = job("sglang", stand_ins)
-    answer = child.answer(asked)
+    answer = others.answer(asked)
     assert len(answer["tokens"][0]) == TOKENS
     assert answer["tokens"][0][1] == next_token(prompts(asked, 1)[0] + answer["tokens"][0][:1])
     gaps_us, tokens_a_piece = answer["laps"][0]
     assert tokens_a_piece == (2.0 if together else 1.0)
     assert statistics.median(gaps_us) == pytest.approx(DECODE_US * (1 + together))
-
-
-@pytest.mark.parametrize("name", engines.LARGEST_GRAPH)
-@pytest.mark.usefixtures("stand_ins")
-def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: dict[str, Any] = {}
-    arguments: Any = importlib.import_module("sglang.srt.server_args")
-    monkeypatch.setattr(arguments, "ServerArgs", make_dataclass("ServerArgs", [(name, int)]))
-    monkeypatch.setattr("sglang.Engine", lambda **words: given.update(words))
-    engines.Sglang(job("sglang", "here", batch=40))
-    assert {key: given[key] for key in given if "max_bs" in key} == {name: 40}
 
 
 TIMES = st.lists(
@@ -153,12 +138,12 @@ def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "nano-vllm"])
 def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) -> None:
-    reason = child.answer(job(engine, "here"))["not_run"]
+    reason = others.answer(job(engine, "here"))["not_run"]
     assert KINDS[engine][2] in reason
 
 
 def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
-    reason = child.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
+    reason = others.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
     assert "a step of 24 of 25 requests" in reason
 
 
@@ -174,7 +159,7 @@ def test_a_process_that_fails_is_a_row_with_the_reason(
     mode: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_children(monkeypatch, mode)
-    assert reason in compare.ask(job("vllm", "here"), sys.executable, seconds)["not_run"]
+    assert reason in others.ask(job("vllm", "here"), sys.executable, seconds)["not_run"]
 
 
 def test_what_an_engine_started_ends_with_it(
@@ -183,7 +168,7 @@ def test_what_an_engine_started_ends_with_it(
     """Its own processes hold the GPU's memory, and the next engine needs that."""
     in_children(monkeypatch, "spawns")
     monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
-    assert compare.ask(job("vllm", "here"), sys.executable)["version"] == "unknown"
+    assert others.ask(job("vllm", "here"), sys.executable)["version"] == "none"
     assert_ends(int((tmp_path / "pid").read_text()))
 
 
@@ -218,8 +203,8 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
         lap = [10.0 * len(job.engine)] * 9 + [500.0], 1.0
         return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
 
-    monkeypatch.setattr(compare, "ask", ask)
-    rows = compare.compare("tiny", job(OURS, "here"), ["vllm", "nano-vllm"])
+    monkeypatch.setattr(others, "ask", ask)
+    rows = others.compare("tiny", job(OURS, "here"), ["vllm", "nano-vllm"])
     assert (next(rows).engine, asked) == (OURS, [OURS])
     vllm, nano = rows
     assert asked == [OURS, "vllm", "nano-vllm"]
@@ -240,13 +225,13 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     checkpoint, out = tmp_path / "smallest", tmp_path / "bench.json"
     checkpoint.mkdir()
     write_smallest(checkpoint)
-    asked = compare.ask
+    asked = others.ask
 
     def on_its_clock(job: Job, *more: Any) -> dict[str, Any]:
         monkeypatch.setenv("STAND_IN", "" if job.engine == OURS else "clock")
         return asked(job, *more)
 
-    monkeypatch.setattr(compare, "ask", on_its_clock)
+    monkeypatch.setattr(others, "ask", on_its_clock)
     words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
              "20", "--steps", "20", "-o", str(out)]  # fmt: skip
     assert main([*words, "--against", "vllm,nano-vllm"]) == 0

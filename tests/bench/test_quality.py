@@ -28,7 +28,7 @@ from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.model.tokenizer import Tokenizer  # noqa: E402
-from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes  # noqa: E402
+from mini_engine.step.storage import stored_as  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 
 # Frozen before the first measurement on a GPU, from the arithmetic of rounding and not from a run.
@@ -112,8 +112,7 @@ def test_the_shipped_checkpoint_is_as_good_as_rounding_lets_it_be(few_bits: str)
 
 
 def judged(name: str, setup: bench.DecodeSetup, variant: bench.Variant) -> gate.Verdict:
-    kind = VARIANTS[f"graph-5-{name}"]
-    return bench.verdict_on(variant, kind, setup, bench.gate_of(setup), gate.STEPS[1])
+    return bench.gate_of(setup, few_bits=name).judge(variant)
 
 
 def test_the_gate_passes_right_kernels_and_stops_wrong_weights(
@@ -142,14 +141,11 @@ def test_an_arm_is_held_against_the_bytes_of_its_own_weights(quant: str) -> None
     config = setup.model.config
     ops = VARIANTS[f"graph-5-{quant}"].make(setup).ops()
     plain = VARIANTS["graph-5"].make(setup).ops()
-    saved = weight_bytes(config) - weight_bytes(config, quant)
+    saved = stored_as(config).held - stored_as(config, quant).held
     assert sum(op.bytes for op in plain) - sum(op.bytes for op in ops) == pytest.approx(saved)
     assert [op.bytes for op in plain if op.kind == "attention"] == [
         op.bytes for op in ops if op.kind == "attention"
     ]
-    cached = 2 * 40 * kv_bytes_per_token(config)
-    moved = bench.must_move_bytes(setup, VARIANTS[f"graph-5-{quant}"])
-    assert moved == weight_bytes(config, quant) + cached
 
 
 def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(

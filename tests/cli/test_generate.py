@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import main
+from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import stored_tensors
 from mini_engine.model.config import ModelConfig
-from mini_engine.sim import generate as sim
 from mini_engine.sim.memory import Memory
 from tests.cli.test_commands import json_of
 from tests.cli.test_refusals import refused
@@ -43,30 +43,17 @@ def test_memory_that_runs_out_has_words(
     assert "memory" in refused(capsys, *SHORT)
 
 
-def test_a_large_model_says_what_it_needs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(SHORT) == 0
-    small, said = capsys.readouterr()
-    assert said == ""
-    monkeypatch.setattr(sim, "LARGE", 0)
-    assert main(SHORT) == 0
-    out, said = capsys.readouterr()
-    assert out == small
-    assert "GB of memory" in said
-
-
 def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, fitted = list[int](), sim.with_blocks_for
+    seen, fitted = list[int](), generation.with_blocks_for
 
     def watched(*args: Any) -> SchedulerLimits:
         limits = fitted(*args)
         seen.append(limits.num_blocks)
         return limits
 
-    monkeypatch.setattr(sim, "with_blocks_for", watched)
+    monkeypatch.setattr(generation, "with_blocks_for", watched)
     json_of(capsys, *SHORT)
     json_of(capsys, "generate", "--max-new-tokens", "40", "--prompt", "a", "--prompt", "b")
     assert seen == [2, 1 + 3 + 3]

@@ -68,7 +68,7 @@ REFUSED = [
     ("serve --columns when=at,prompt=in,new=out", "when=at"),
     ("serve --kv-blocks 1", "1 blocks"),
     ("serve --host abacus", "abacus"),
-    ("serve --mode ful", "did you mean FULL?"),
+    ("serve --mode ful", "FULL_AND_PIECEWISE"),
     ("serve --share 1.5", "1.5"),
     ("serve --share 0.5", "--shared-prefix"),
     ("trace --context 1", "context 1"),

@@ -12,10 +12,11 @@ import pytest
 from matplotlib.image import imread
 
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops, step_parts
 from mini_engine.step.run import MODES, step_time
+from mini_engine.step.storage import stored_as
 from tests.support.documents import LINK, ROOT, anchors, fences, prose, run, run_command
 
 DOCUMENTS = [
@@ -113,12 +114,12 @@ def test_the_numbers_of_the_cheat_sheet_are_what_the_engine_says() -> None:
     text = (ROOT / "course/CHEATSHEET.md").read_text()
     for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"):
         config, shape = named_shape(name), StepShape.decode(1, 512)
-        read = read_bytes(config)
+        read = stored_as(config).read
         lists = [step_ops(config, shape, style) for style in ("hf56", spec.ops, "fused5")]
         eager_hf = step_time(lists[0], hf, "eager").itl_us / 1e3
         times = [step_time(lists[1], spec, mode).itl_us / 1e3 for mode in MODES]
         row = (
-            f"| {name} | {read / 1e9:.2f} | {kv_bytes_per_token(config) // 1024} "
+            f"| {name} | {read / 1e9:.2f} | {stored_as(config).kv_bytes_per_token // 1024} "
             f"| {floor_ms(read, spec.copy_bandwidth_gb_s):.3f} "
             f"| {', '.join(f'{len(ops):,}' for ops in lists)} "
             f"| {eager_hf:.1f}; {', '.join(f'{ms:.1f}' for ms in times)} |"

@@ -37,7 +37,9 @@ def test_static_and_host_side_attention_agree_on_every_batch(
 ) -> None:
     batch, weights = batch_of(chunks), tiny_weights(device)
     size = batch.num_tokens + padding[0], batch.num_reqs + padding[1]
-    host, _ = step(warm_model(weights), batch, HostAttention.of(batch, 4), *size)
+    host, _ = step(
+        warm_model(weights), batch, HostAttention(batch.query_lens, batch.context_lens, 4), *size
+    )
     static, _ = step(warm_model(weights), batch, RaggedAttention(MAX_BLOCKS, 4), *size)
     torch.testing.assert_close(host, static, atol=TOLERANCE, rtol=0)
     if set(batch.query_lens) == {1}:

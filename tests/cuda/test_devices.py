@@ -20,11 +20,10 @@ from mini_engine.cli import main
 from mini_engine.cli.options import backend_of
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes
+from mini_engine.step.storage import stored_as
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.bench import calibrate  # noqa: E402
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
@@ -152,7 +151,7 @@ def test_weights_that_do_not_fit_are_told_in_bytes_with_a_shape_that_would(
 ) -> None:
     backend, large = pretend(*A100, free=8_000_000_000), named_shape("qwen3-4b")
     assert no_room(large, backend, "bf16") == (
-        f"qwen3-4b needs {weight_bytes(large):,} bytes for its weights (bf16) and the GPU has "
+        f"qwen3-4b needs {stored_as(large).held:,} bytes for its weights (bf16) and the GPU has "
         "8,000,000,000 free: qwen2.5-3b would fit"
     )
     assert no_room(named_shape("qwen3-1.7b"), backend, "bf16") is None
@@ -167,7 +166,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
     written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = ModelConfig.from_folder(SHIPPED)
-    weights, block = weight_bytes(config), 16 * kv_bytes_per_token(config)
+    weights, block = stored_as(config).held, 16 * stored_as(config).kv_bytes_per_token
     pretend(*A100, free=int((weights + 2 * block) / 0.9) + 10)
     told = generated(capsys, "--prompt", "Return the")  # one after the other
     assert [len(row["tokens"]) for row in told["prompts"]] == 2 * [len(written)]
@@ -236,9 +235,3 @@ def test_a_shape_too_large_for_the_benchmark_is_told_variant_by_variant_and_the_
     assert large["reason"].endswith("4,000,000,000 free: qwen3-0.6b would fit")
     assert large["reason"].startswith("qwen3-1.7b needs 10,")
     assert tiny["status"] == "measured"
-
-
-def test_a_gpu_that_is_full_is_not_calibrated(pretend: PretendGpu) -> None:
-    assert calibrate.sizes_for(pretend(*A100)) == calibrate.ON_A_GPU
-    with pytest.raises(ValueError, match="500,000,000 bytes of the GPU are free"):
-        calibrate.sizes_for(pretend(*A100, free=500_000_000))

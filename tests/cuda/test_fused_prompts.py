@@ -91,7 +91,7 @@ def test_a_mixed_step_equals_the_plain_one(
     inputs = StaticInputs(limits, 96, torch.device(device)).fill(
         batch, batch.num_tokens + padding[0], batch.num_reqs + padding[1]
     )
-    host = HostAttention.of(batch, block_size)
+    host = HostAttention(batch.query_lens, batch.context_lens, block_size)
     plain = Model(weights, warm_cache(weights, limits))
     fused = FusedModel(weights, warm_cache(weights, limits), kernels_per_layer=5)
     wanted, tokens = run(plain, host, batch, inputs)

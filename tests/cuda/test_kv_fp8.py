@@ -154,7 +154,7 @@ def test_nan_beyond_the_contexts_is_harmless_in_a_cache_of_fp8(live: bool) -> No
     weights = tiny_weights()
     batch = batch_of([(6, 1), (13, 1), (0, 1)] if not live else [(6, 1), (4, 5), (0, 3)])
     attention = (
-        HostAttention.of(batch, LIMITS.block_size)
+        HostAttention(batch.query_lens, batch.context_lens, LIMITS.block_size)
         if live
         else DecodeAttention(8, LIMITS.block_size)
     )

@@ -54,6 +54,7 @@ def test_the_kernels_themselves_write_it_in_tritons_interpreter(tmp_path: Path) 
     """In a process of its own: Triton reads TRITON_INTERPRET once. One replay of two steps, and one
     of the single step that is left."""
     program = (
+        "from labs.support.interpreter import install_bf16_guard; install_bf16_guard()\n"  # fast
         "import sys; from mini_engine.cuda.generate import generate\n"
         "done = generate(sys.argv[1], ['w3'], 'FULL_DECODE_ONLY', max_new_tokens=4,\n"
         "                steps_per_replay=2)\n"

@@ -155,7 +155,7 @@ def test_a_scale_that_is_no_number_is_refused_by_its_tensor(
 def test_what_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
     folder, _ = made(FORMATS["awq"], tmp_path)
     config = ModelConfig.from_folder(folder)
-    with pytest.raises(ValueError, match="are awq of 4 bits already: leave out --quant int8"):
+    with pytest.raises(ValueError, match="awq of 4 bits already: leave out --quant int8"):
         load_weights(config, folder, CPU, torch.float32, "int8")
     with pytest.raises(ValueError, match="simulated GPU does not read: use --backend cuda"):
         sim_weights.load_weights(config, folder)

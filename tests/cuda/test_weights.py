@@ -15,6 +15,7 @@ from mini_engine.cuda.weights import Weights, load_weights, random_weights  # no
 from mini_engine.model import checkpoint  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.sim import weights as sim_weights  # noqa: E402
+from tests.support.checkpoint_helpers import num_parameters  # noqa: E402
 from tests.support.torch_helpers import CPU, DEVICES, FAMILIES, TINY, LoneTorchModel, random_folder  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -94,7 +95,7 @@ def test_random_weights_have_the_true_size(family: str, tied: bool) -> None:
     config = replace(FAMILIES[family], tie_word_embeddings=tied)
     weights = random_weights(config, CPU, torch.bfloat16, 0)
     tensors = {id(t): t for t in by_name(weights).values() if t is not None}
-    assert sum(t.numel() for t in tensors.values()) == config.num_parameters  # type: ignore[attr-defined]
+    assert sum(t.numel() for t in tensors.values()) == num_parameters(config)  # type: ignore[attr-defined]
     assert all(t.dtype == torch.bfloat16 and t.is_contiguous() for t in tensors.values())  # type: ignore[attr-defined]
 
 

@@ -60,7 +60,7 @@ def same_step(model: CompiledModel, chunks: list[tuple[int, int]]) -> bool:
     """Whether logits and cache of a step are those of the plain model, bit for bit: eager pieces
     run the same ops on the same rows, and the op of the pass the same sums in the same order."""
     plain, batch = warm_model(model.weights), batch_of(chunks)
-    attention = HostAttention.of(batch, LIMITS.block_size)
+    attention = HostAttention(batch.query_lens, batch.context_lens, LIMITS.block_size)
     caches = [(*one.cache.keys, *one.cache.values) for one in (plain, model)]
     for warm, mine in zip(*caches, strict=True):
         mine.copy_(warm)

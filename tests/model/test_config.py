@@ -13,6 +13,7 @@ import pytest
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.rope import RopeScaling
 from mini_engine.step.capacity import check_context
+from tests.support.checkpoint_helpers import num_parameters
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -242,7 +243,7 @@ def test_known_shapes_weigh_what_their_files_weigh(
     name: str, weights_gb: float, kv_kib_per_token: int
 ) -> None:
     config = named_shape(name)
-    assert round(config.num_parameters * config.dtype_bytes / 1e9, 3) == weights_gb
+    assert round(num_parameters(config) * config.dtype_bytes / 1e9, 3) == weights_gb
     kv_bytes = 2 * config.num_layers * config.kv_size * config.dtype_bytes
     assert kv_bytes == kv_kib_per_token * 1024
 
@@ -263,7 +264,7 @@ def test_transformers_counts_the_same_parameters(family: str, tied: bool) -> Non
     theirs = transformers.AutoConfig.for_model(**fields)
     model = transformers.AutoModelForCausalLM.from_config(theirs)
     ours = ModelConfig.from_dict(fields, "config.json", predicted=True)
-    assert ours.num_parameters == model.num_parameters()
+    assert num_parameters(ours) == model.num_parameters()
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"])

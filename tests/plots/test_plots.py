@@ -19,7 +19,6 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.bars import LAUNCHES, RUNS
 from mini_engine.plots.canvas import canvas
 from mini_engine.plots.cell import LEFT, RIGHT, lanes_svg
-from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import ItlCurve, itl_curve
@@ -28,8 +27,6 @@ from tests.support.figure_helpers import panels, png_size, step, watch, words
 
 LADDER = CaptureLadder([1, 2, 4, 8, 16, 24, 32])
 STEPS = {"eager": step(5.0), "piecewise": step(3.0), "one graph": step(2.5, category="node")}
-HISTOGRAM = {3: 40, 9: 100, 17: 20, 32: 5}
-STEPS_BY_RUNG = {"FULL": {8: 70, 16: 20}, "PIECEWISE": {32: 5}, "NONE": {300: 2, 400: 2, 128: 1}}
 
 
 def curve(
@@ -41,10 +38,6 @@ def curve(
 
 
 CURVE = curve()  # a slow card, so that its crossover is on the page
-COSTS = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL", 32)
-POINTS = COSTS.curve(HISTOGRAM, 4, 32)
-OWN = COSTS.point(LADDER, HISTOGRAM)
-
 BARS = {"recorded": {RUNS: 5000.0, LAUNCHES: 60.0}, "predicted": {RUNS: 4000.0, LAUNCHES: 9.0}}
 MEASURED, ON_A_GPU = measured_steps(made_up_rows()), made_up(made_up_rows(), emulated=False)
 
@@ -55,12 +48,8 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
         BARS, path, title="A kernel runs for most of it", caption="recorded"
     ),
     "crossover": lambda path: plots.itl_curve(CURVE, path),
-    "ladder_curve": lambda path: plots.ladder_curve(
-        POINTS, path, caption="predicted", reference=("vLLM's", OWN)
-    ),
     "itl_against_batch": lambda path: plots.itl_against_batch(MEASURED, path, ON_A_GPU),
     "measured_crossover": lambda path: plots.measured_crossover(MEASURED, path, ON_A_GPU),
-    "rung_histogram": lambda path: plots.rung_histogram(STEPS_BY_RUNG, path, caption="served"),
 }
 each_figure = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
 
@@ -137,9 +126,6 @@ def test_words_stay_on_the_page(
         lambda path: plots.step_bars({}, path, title="", caption=""),
         lambda path: plots.step_bars({"eager": {RUNS: 0.0}}, path, title="", caption=""),
         lambda path: plots.itl_curve(replace(CURVE, points=()), path),
-        lambda path: plots.ladder_curve([], path, caption="", reference=("vLLM's", OWN)),
-        lambda path: plots.rung_histogram({}, path),
-        lambda path: plots.rung_histogram({"FULL": {}}, path),
     ],
 )
 def test_empty_data_is_an_error_and_leaves_no_file(
@@ -320,49 +306,6 @@ def test_the_crossover_is_marked_where_it_is_on_the_page_and_told_in_any_case(
     told = words(figures[0]).replace("\n", " ")
     assert says in told
     assert (f"crossover: batch {curve.crossover}" in told) is inside
-
-
-# ---------------------------------------------------------------- ladders
-
-
-def test_the_ladder_curve_has_padding_against_time_and_against_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    DRAWINGS["ladder_curve"](tmp_path / "x.png")
-    left, right = figures[0].axes
-    for axes, price in (
-        (left, lambda point: point.capture_us / 1e3),
-        (right, lambda point: point.memory_bytes / 2**20),
-    ):
-        line, star = axes.get_lines()
-        assert list(line.get_xdata()) == pytest.approx([price(p) for p in POINTS])
-        assert list(line.get_ydata()) == pytest.approx([p.waste.wasted_fraction for p in POINTS])
-        assert list(star.get_xdata()) == pytest.approx([price(OWN)])
-    assert (left.get_xlabel(), right.get_xlabel()) == ("capture time (ms)", "graph memory (MiB)")
-
-
-# ---------------------------------------------------------------- rungs of a server
-
-
-def test_the_rung_histogram_shows_shares_of_all_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    DRAWINGS["rung_histogram"](tmp_path / "x.png")
-    (axes,) = panels(figures[0])
-    stems = {
-        path.vertices[1][0]: path.vertices[1][1]
-        for lines in axes.collections
-        for path in lines.get_paths()
-    }
-    # 300 and 400 rows are above 256 and up to 512: one stem. 128 is a power of two itself.
-    assert stems == pytest.approx({8: 0.7, 16: 0.2, 32: 0.05, 512: 0.04, 128: 0.01})
-    told = words(figures[0])
-    assert "95% of steps ran in graphs; the most common were FULL at 8 rows (70%)" in told.replace(
-        "\n", " "
-    )
-    assert "FULL: 90% of steps" in told
 
 
 def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path) -> None:

@@ -6,13 +6,9 @@ import pytest
 
 from mini_engine.model.config import named_shape
 from mini_engine.serving.ladder_cost import size_server
-from mini_engine.step.capacity import (
-    activation_bytes,
-    kv_bytes_per_token,
-    logit_bytes,
-    weight_bytes,
-)
+from mini_engine.step.capacity import activation_bytes, logit_bytes
 from mini_engine.step.cards import load_spec
+from mini_engine.step.storage import stored_as
 
 CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 
@@ -21,11 +17,10 @@ def test_what_nothing_else_needs_is_kv_cache() -> None:
     server = size_server(CONFIG, SPEC, "FULL_AND_PIECEWISE", [1, 2, 4, 8])
     seqs, tokens = SPEC.batch_defaults
     largest_step = activation_bytes(CONFIG, tokens) + seqs * logit_bytes(CONFIG)
-    used = (
-        SPEC.reserved_bytes + weight_bytes(CONFIG) + largest_step + server.graph_costs.memory_bytes
-    )
-    kv_bytes = server.limits.num_blocks * 16 * kv_bytes_per_token(CONFIG)
-    assert 0 <= SPEC.vram_bytes - used - kv_bytes < 16 * kv_bytes_per_token(CONFIG)
+    stored = stored_as(CONFIG)
+    used = SPEC.reserved_bytes + stored.held + largest_step + server.graph_costs.memory_bytes
+    kv_bytes = server.limits.num_blocks * 16 * stored.kv_bytes_per_token
+    assert 0 <= SPEC.vram_bytes - used - kv_bytes < 16 * stored.kv_bytes_per_token
     assert server.limits.max_model_len == 40_960
 
 

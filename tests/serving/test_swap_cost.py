@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from course.draw.ch10_swap import again_pays, cost
-from mini_engine.step.capacity import kv_bytes_per_token
 from mini_engine.step.kernels import StepShape
+from mini_engine.step.storage import stored_as
 
 SMALL = cost("qwen3-0.6b", "PCIe 5.0")
 
 
 def test_swapping_moves_whole_blocks_over_the_link_twice() -> None:
     spec, config = SMALL.steps.spec, SMALL.steps.config
-    assert SMALL.block_bytes == 16 * kv_bytes_per_token(config) == 1_835_008
+    assert SMALL.block_bytes == 16 * stored_as(config).kv_bytes_per_token == 1_835_008
     moved = 2 * 63 * SMALL.block_bytes  # 1,000 tokens are 63 blocks
     assert SMALL.swap_us(1000) == pytest.approx(moved / (spec.link_gb_s * 1e3))
     assert SMALL.swap_us(1008) == SMALL.swap_us(1000) < SMALL.swap_us(1009)

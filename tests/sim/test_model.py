@@ -14,6 +14,7 @@ from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.device import Device
 from mini_engine.sim.model import KVCache, Model
 from mini_engine.sim.weights import load_weights
+from tests.support.checkpoint_helpers import num_parameters
 from tests.support.model_helpers import LoneModel
 from tests.support.sim_helpers import small_device
 
@@ -133,7 +134,7 @@ def test_a_named_shape_can_be_costed_without_weights_and_without_memory() -> Non
     device = Device(small_device().spec, compute=False)
     cache = KVCache.allocate(device, config, 10, 16, "float16")
     Model(device, config, None, cache)
-    weights = config.num_parameters * 2
+    weights = num_parameters(config) * 2
     assert device.memory.allocated_bytes() > weights
     assert all(s.bytes_on_host is None for s in device.memory._segments)
 

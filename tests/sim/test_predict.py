@@ -51,7 +51,7 @@ def cost_only_runner(
     mode: str, shape: ModelConfig = SHAPE, sizes: Sequence[int] = (1, 8), kv_dtype: str = "auto"
 ) -> SimRunner:
     dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
-    device = Device(SPEC, compute=False)
+    device = Device(SPEC, compute=False, record=True)
     return SimRunner(device, shape, None, LIMITS, dispatcher, kv_dtype=kv_dtype)
 
 
@@ -84,7 +84,6 @@ def test_a_prediction_counts_what_the_step_launches() -> None:
     assert (full.work.kernels, full.work.launches) == (32, 2)
     assert (pieces.work.kernels, pieces.work.launches) == (32, 1 + 4 + 3 + 3)
     assert full.itl_us < pieces.itl_us < eager.itl_us
-    assert eager.capture.bytes == eager.capture.time_us == 0
     assert all(0 < p.utilisation < 1 for p in (eager, pieces, full))
 
 
@@ -101,14 +100,15 @@ def test_the_runner_takes_for_a_step_what_is_predicted(mode: str, batch: int, co
             for state in states
         )
     )
-    with runner.device.recorded() as ran:
-        runner.execute(step, runner.dispatcher.dispatch(batch, batch, 1))
+    before, began_us = len(runner.device.timeline), runner.device.cpu_us
+    runner.execute(step, runner.dispatcher.dispatch(batch, batch, 1))
+    ran = runner.device.timeline[before:]
     sizes = [1, 16, 64]
     predicted = predict(SHAPE, SPEC, mode, batch=batch, context=context, capture_sizes=sizes)
     told = [(e.lane, e.category) for e in predicted.timeline]
     assert [(e.lane, e.category) for e in ran] == told
     ends = [e.end_us for e in predicted.timeline]
-    assert [e.end_us for e in ran] == pytest.approx(ends, rel=1e-9)
+    assert [e.end_us - began_us for e in ran] == pytest.approx(ends, rel=1e-9)
 
 
 @pytest.mark.parametrize(("batch", "context"), [(0, 8), (1025, 8), (1, 1), (1, 5000)])

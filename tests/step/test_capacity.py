@@ -11,26 +11,25 @@ from hypothesis import strategies as st
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.capacity import (
-    GIB,
-    KV_DTYPE_BYTES,
-    QUANTS,
     CapacityReport,
     activation_bytes,
     capacity,
     check_batch,
     floor_ms,
-    kv_bytes_per_token,
     logit_bytes,
-    read_bytes,
-    weight_bytes,
 )
-from mini_engine.step.cards import load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, stored_as
 
 H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
 QWEN = named_shape("qwen3-1.7b")
 LADDER = default_capture_sizes(256, 8192)
 
 shapes = st.sampled_from(sorted(SHAPES)).map(named_shape)
+
+
+def of_gib(gib: float) -> DeviceSpec:
+    return replace(H200, vram_bytes=int(gib * 2**30))
 
 
 @pytest.mark.parametrize(
@@ -48,11 +47,11 @@ def test_bytes_and_floors_of_the_course_models_on_an_h200(
 ) -> None:
     """Of one decode step in bf16, its tied head read once, no context yet."""
     config = named_shape(name)
-    read = read_bytes(config)
+    read = stored_as(config).read
     assert read / 1e9 == pytest.approx(weights_gb, abs=5e-4)
     assert floor_ms(read, H200.bandwidth_gb_s) == pytest.approx(datasheet_ms, abs=5e-4)
     assert floor_ms(read, H200.copy_bandwidth_gb_s) == pytest.approx(copy_ms, abs=5e-4)
-    assert kv_bytes_per_token(config) == kv_kib * 1024
+    assert stored_as(config).kv_bytes_per_token == kv_kib * 1024
 
 
 def test_int4_counts_its_scales_and_leaves_the_embedding_alone() -> None:
@@ -64,10 +63,10 @@ def test_int4_counts_its_scales_and_leaves_the_embedding_alone() -> None:
     plain = 2 * (1000 * 256 + 3 * 256 + 2 * 128)  # embedding, norms, q and k norms
     nibbles = sum(n * k // 2 for n, k in rows.values())
     groups = 512 * 2 + 256 * 2 + 600 * 2 + 256 * 3  # of 128 inputs, the last one short
-    assert weight_bytes(tiny, "int4") == plain + nibbles + groups * 2.5
+    assert stored_as(tiny, "int4").held == plain + nibbles + groups * 2.5
     bytes8 = sum(n * k for n, k in rows.values())
-    assert weight_bytes(tiny, "int8") == plain + bytes8 + 4 * (512 + 256 + 600 + 256)
-    assert weight_bytes(tiny, "fp8") == weight_bytes(tiny, "int8")
+    assert stored_as(tiny, "int8").held == plain + bytes8 + 4 * (512 + 256 + 600 + 256)
+    assert stored_as(tiny, "fp8").held == stored_as(tiny, "int8").held
 
 
 @given(
@@ -88,15 +87,16 @@ def test_the_items_add_up_and_the_limits_are_tight(
     kv_dtype: str,
     sizes: list[int],
 ) -> None:
+    card, stored = of_gib(vram_gb), stored_as(config, quant, kv_dtype)
+
     def report(context: int, batch: int) -> CapacityReport:
         return capacity(
-            config, vram_gb, context=context, batch=batch, quant=quant, kv_dtype=kv_dtype,
-            capture_sizes=sizes,
-        )  # fmt: skip
+            config, card, context=context, batch=batch, stored=stored, capture_sizes=sizes
+        )
 
     asked = report(context, batch)
-    card, *items, left = [bytes for _, bytes, _ in asked.rows()]
-    assert card == int(vram_gb * GIB) == sum(items) + left
+    whole, *items, left = [bytes for _, bytes, _ in asked.rows()]
+    assert whole == card.vram_bytes == sum(items) + left
     assert asked.left_bytes == left
     assert asked.fits == (left >= 0) == (batch <= asked.max_batch)
     if asked.max_batch:
@@ -109,15 +109,15 @@ def test_the_items_add_up_and_the_limits_are_tight(
 
 def test_a_12_gb_card_holds_the_4_bit_model_with_10_000_tokens_of_context() -> None:
     """The question that the command line answers: rtx4070, qwen3-1.7b, 10,000 tokens, int4."""
-    report = capacity(QWEN, RTX4070, context=10_000, quant="int4", capture_sizes=LADDER)
+    int4 = stored_as(QWEN, "int4")
+    report = capacity(QWEN, RTX4070, context=10_000, stored=int4, capture_sizes=LADDER)
     assert report.fits
-    assert report.vram_bytes == 12 * GIB
-    assert 1.2 * GIB < report.weight_bytes < 1.4 * GIB  # the 0.6 GB embedding stays in bf16
+    assert report.vram_bytes == 12 * 2**30
+    assert 1.2 * 2**30 < report.weight_bytes < 1.4 * 2**30  # the 0.6 GB embedding stays in bf16
     assert report.kv_bytes == 10_000 * 112 * 1024
     assert report.max_batch >= 5
     assert report.max_context > report.model_context == 40_960  # memory is not what ends it here
-    assert report.floor_ms == pytest.approx((read_bytes(QWEN, "int4") + report.kv_bytes) / 504e6)
-    assert report.copy_floor_ms is not None
+    assert report.floor_ms == pytest.approx(int4.must_read(10_000) / 504e6)
     assert report.copy_floor_ms > report.floor_ms
 
 
@@ -140,7 +140,7 @@ def test_activations_are_the_widest_place_of_the_forward_pass() -> None:
 
 
 def test_what_does_not_fit_says_so() -> None:
-    report = capacity(named_shape("qwen3-8b"), 8.0, context=100)
+    report = capacity(named_shape("qwen3-8b"), of_gib(8), context=100)
     assert not report.fits
     assert (report.max_batch, report.max_context) == (0, 0)
     label, bytes, note = report.rows()[-1]
@@ -149,18 +149,16 @@ def test_what_does_not_fit_says_so() -> None:
     assert "does not fit" in note
 
 
-def test_memory_alone_has_no_floor() -> None:
-    report = capacity(QWEN, 12.0, context=100)
-    assert report.floor_ms is report.copy_floor_ms is None
-    assert report.max_batch == capacity(QWEN, RTX4070, context=100).max_batch
-
-
-@pytest.mark.parametrize(
-    ("name", "bad"), [("context", 0), ("batch", -1), ("quant", "int3"), ("kv_dtype", "int4")]
-)
-def test_a_bad_number_or_name_is_refused_by_name_and_value(name: str, bad: object) -> None:
+@pytest.mark.parametrize(("name", "bad"), [("context", 0), ("batch", -1)])
+def test_a_bad_number_is_refused_by_name_and_value(name: str, bad: int) -> None:
     with pytest.raises(ValueError, match=rf"{name}.* {bad!r}"):
         capacity(QWEN, H200, **{"context": 100, name: bad})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "bad"), [("quant", "int3"), ("kv_dtype", "int4")])
+def test_a_bad_format_is_refused_by_name_and_value(name: str, bad: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}.* {bad!r}"):
+        stored_as(QWEN, **{name: bad})
 
 
 def test_a_batch_that_does_not_fit_is_refused_and_one_that_fits_says_how_many_do() -> None:

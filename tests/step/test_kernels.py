@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.kernels import STYLES, OpCost, StepShape, step_ops, step_parts
+from tests.support.checkpoint_helpers import num_parameters
 
 QWEN = named_shape("qwen3-0.6b")
 ONE = StepShape.decode(1, 1024)
@@ -149,7 +150,7 @@ def test_every_style_reads_all_weights_and_all_keys_and_does_the_same_products(
     e, t = config.dtype_bytes, shape.num_tokens
     embedding = config.vocab_size * config.hidden_size
     tables = 1 if config.tie_word_embeddings else 2
-    weights = config.num_parameters - (tables - 1) * embedding
+    weights = num_parameters(config) - (tables - 1) * embedding
     keys = 2 * config.num_layers * config.kv_size * shape.kv_tokens
     assert sum(op.bytes for op in ops) >= (weights + keys) * e
     matrices = weights - embedding - config.hidden_size  # head and final norm taken out

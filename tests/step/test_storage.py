@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labs.lab03_bytes_and_bandwidth.decode_bytes import decode_bytes, tensor_bytes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.quantization import StoredQuantization
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, weight_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.step_model import StepModel
@@ -27,6 +27,7 @@ from mini_engine.step.storage import (
     tensor_type,
 )
 from mini_engine.validate.points import QUANTISED_POINTS, Sheets, read_points, rows_of, summary
+from tests.support.checkpoint_helpers import num_parameters
 
 ONE = StepShape.decode(1, 512)
 OURS = load_spec("h200", engine="launch-bound")
@@ -53,10 +54,13 @@ def test_a_step_moves_as_many_bytes_less_as_fewer_are_read(
 
 
 @given(shapes, st.sampled_from(sorted(QUANTS)))
-def test_what_is_held_and_read_is_what_capacity_says(config: ModelConfig, quant: str) -> None:
-    stored = stored_as(config, quant, "fp8")
-    assert (stored.held, stored.read) == (weight_bytes(config, quant), read_bytes(config, quant))
-    assert stored.kv_bytes_per_token(config) == kv_bytes_per_token(config, "fp8")
+def test_what_is_held_and_read_is_the_account_of_lab_3_tensor_by_tensor(
+    config: ModelConfig, quant: str
+) -> None:
+    stored, read = stored_as(config, quant, "fp8"), decode_bytes(config, [700, 5], quant, "fp8")
+    assert stored.held == round(sum(tensor_bytes(config, quant).values()))
+    assert (stored.read, stored.must_read(705)) == (read.weights, sum(read))
+    assert stored.kv_bytes_per_token == decode_bytes(config, [1], kv_dtype="fp8").cache
 
 
 def test_the_head_stays_in_16_bits_in_a_quant_and_not_in_a_file_or_in_gpt_fast() -> None:
@@ -131,7 +135,7 @@ def test_llama_31_8b_takes_the_bits_a_weight_of_llama_cpps_own_table(mix: str, b
     """llama.cpp's README of quantize, commit 311c2c9f; its four decimals are the tolerance.
     Llama 3.1 8B has the shape of Llama 3 8B."""
     config = named_shape("llama-3-8b")
-    assert stored_as(config, mix).held * 8 / config.num_parameters == pytest.approx(bits, abs=5e-5)
+    assert stored_as(config, mix).held * 8 / num_parameters(config) == pytest.approx(bits, abs=5e-5)
 
 
 @pytest.mark.parametrize(

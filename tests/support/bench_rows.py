@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mini_engine.bench.evidence import EMULATED_GPU, Measurement
+from mini_engine.bench.evidence import EMULATED_GPU, Measurement, as_written
 from mini_engine.bench.intervals import median_interval
-from mini_engine.bench.rows import MEASURED, Row, six
+from mini_engine.bench.rows import MEASURED, Row
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
+from mini_engine.step.storage import stored_as
 
 COPY_GB_S = 4300.0
 InFile = dict[str, Any]  # a row as the file has it
@@ -51,17 +51,19 @@ def made_up_row(
     if variant == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
         same = step_time(ops, on_device, "full").itl_us
         centre_us = max(centre_us, 1.005 * same * LAWS["ours-graph"][2])
-    moved = read_bytes(config) + batch * context * kv_bytes_per_token(config)
+    moved = stored_as(config).read + batch * context * stored_as(config).kv_bytes_per_token
     rng = np.random.default_rng([batch, context, sorted(LAWS).index(variant)])
     centre = centre_us * (1 + 0.002 * rng.standard_normal())
-    laps = tuple(six(us) for us in centre * (1 + 0.004 * rng.standard_normal(8)))
-    itl, gb_s = median_interval(laps).rounded(), moved / centre / 1e3
-    return Row(
+    laps = tuple((centre * (1 + 0.004 * rng.standard_normal(8))).tolist())
+    itl, gb_s = median_interval(laps), moved / centre / 1e3
+    row = Row(
         shape, batch, context, variant, MEASURED, gate=PASSED, kernels_a_call=len(ops),
-        launches_a_call=1, bytes_to_move=moved, predicted_us=six(predicted), itl_laps_us=laps,
-        anchor_laps_us=(six(centre),) * 8, itl=itl, wall=itl, achieved_gb_s=six(gb_s),
-        percent_of_copy=six(100 * gb_s / COPY_GB_S),
-    ).as_json()  # fmt: skip
+        launches_a_call=1, bytes_to_move=moved, predicted_us=predicted, itl_laps_us=laps,
+        anchor_laps_us=(centre,) * 8, itl=itl, wall=itl, achieved_gb_s=gb_s,
+        percent_of_copy=100 * gb_s / COPY_GB_S,
+    )  # fmt: skip
+    found: InFile = as_written(row.as_json())
+    return found
 
 
 def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[InFile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,11 @@ FAMILIES = {
 }
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 Tensors = dict[str, NDArray[np.float32]]
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Numbers of all weights; a tied head is counted once."""
+    return sum(math.prod(shape) for shape in tensor_shapes(config).values())
 
 
 def random_tensors(config: ModelConfig, seed: int = 0) -> Tensors:

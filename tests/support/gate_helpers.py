@@ -45,11 +45,9 @@ class Spoiled:
     spoil_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens
     steps_a_call: int = 1
 
-    def logits(self) -> list[torch.Tensor]:
-        return [self.spoil(one) for one in self.variant.logits()]
-
-    def tokens(self) -> list[torch.Tensor]:
-        return [self.spoil_tokens(one) for one in self.variant.tokens()]
+    @property
+    def outputs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(self.spoil(one), self.spoil_tokens(two)) for one, two in self.variant.outputs]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.variant, name)

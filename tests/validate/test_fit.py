@@ -98,11 +98,6 @@ def test_a_host_and_an_engine_that_only_meet_each_other_cannot_be_separated() ->
     assert fit_points(POINTS, SHEETS, TABLE).inseparable() == []
 
 
-def test_nothing_to_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to fit"):
-        fit_points([], SHEETS, TABLE)
-
-
 # ---- a source left out
 
 

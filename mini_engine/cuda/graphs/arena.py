@@ -2,7 +2,7 @@
 
 In: sizes, strides, dtypes of what a capture computes. Out: tensors on a pool's bytes.
 
-A graph's results stand at fixed addresses, so a pool hands out *bytes*, not tensors:
+As in PyTorch's allocator (c10/cuda/CUDACachingAllocator.cpp: `kMinBlockSize`, `get_free_block`):
 
 * a **block** is in use as long as any tensor in Python views it. When the last of them dies, even
   in the middle of a capture, the block is free and the next result may stand in it;
@@ -10,15 +10,12 @@ A graph's results stand at fixed addresses, so a pool hands out *bytes*, not ten
   tensor on the same bytes that owns nothing. So later ops, and later graphs of the same pool,
   overwrite a graph's intermediate results, and any output that nobody has kept;
 * free blocks are split and merged again, best fit first, inside **segments** that stay with the
-  pool. Captured largest first, the small graphs fit into the memory of the large one; the other
-  way round, each finds the segments too small and takes new ones;
-* a segment belongs to the stream that it was taken for, and its blocks are given out on that stream
-  only (`get_free_block` in c10/cuda/CUDACachingAllocator.cpp).
+  pool. Captured largest first, the small graphs fit into the memory of the large one;
+* a segment belongs to the stream that it was taken for, and its blocks are given out there only.
 
 Fresh bytes are filled with 0xFF, NaN in every float type and -1 in every signed integer type, so
-that a result read before the first replay shows. Sizes are rounded up to 512 bytes, as in PyTorch's
-allocator (`kMinBlockSize` in c10/cuda/CUDACachingAllocator.cpp). A segment is as large as the block
-it was taken for; on a GPU segments come in multiples of 2 MiB.
+that a result read before the first replay shows. A segment is as large as the block it was taken
+for; on a GPU segments come in multiples of 2 MiB.
 """
 
 from __future__ import annotations
@@ -117,11 +114,9 @@ class GraphPool:
         return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
 
     def alias(self, tensor: Tensor) -> Tensor:
-        """A second tensor on the same bytes: what a graph remembers of `tensor`.
-
-        It owns no block of this pool. It does keep memory from elsewhere (inputs, weights) alive; a
-        graph on a GPU does not, and reads whatever stands there by then.
-        """
+        """A second tensor on the same bytes: what a graph remembers of `tensor`. It owns no block
+        of this pool, but it keeps memory from elsewhere (inputs, weights) alive; a graph on a GPU
+        does not, and reads whatever stands there by then."""
         storage, offset = tensor.untyped_storage(), tensor.storage_offset()
         for segment in self.segments:
             distance = storage.data_ptr() - segment.start

@@ -4,10 +4,7 @@ In:  a forward pass over static inputs, and a `GraphBackend`: real CUDA graphs o
 Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (graphs for what lies
      between the attentions, which run live), both filled by `capture()` and run by `replay(rung)`.
 
-All that PyTorch asks of a capture is here: a warm-up on a side stream, the capture on that stream,
-one memory pool, static inputs, outputs that are kept alive, and no garbage collection meanwhile (it
-could free memory in the middle of a capture). Sources: PyTorch, "CUDA semantics: CUDA Graphs";
-`capture_model` in vLLM's `gpu_model_runner.py`.
+Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
 """
 
 from __future__ import annotations
@@ -52,10 +49,8 @@ class GraphRunner:
         self.captured: dict[int, Pieces] = {}
 
     def capture(self) -> CaptureReport:
-        """Capture every rung, largest first. A rung that finds no memory is dropped.
-
-        After any other error, Ctrl-C among them, no graph is left.
-        """
+        """Capture every rung, largest first. A rung that finds no memory is dropped. After any
+        other error, Ctrl-C among them, no graph is left."""
         before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
@@ -246,7 +241,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect now, then not until the end: a collection frees memory and takes a step's time."""
+    """Collect now, then not until the end: a collection frees memory, in the middle of a capture
+    perhaps, and takes a step's time."""
     enabled = gc.isenabled()
     gc.collect()
     try:

@@ -15,10 +15,9 @@ kills the capture, and its pool with it; graphs of one pool overwrite each other
 silent, this one speaks: results are poison until the first replay, and a capture that any exception
 ended leaves no graph (a GPU keeps what was captured until then).
 
-There is one device, and work on any stream is done by the time the call returns. So streams matter
-only to a capture: it takes the work of the stream it began on and of streams that wait for it (a
-fork), which must wait back (a join) before it ends. Work on any other stream runs at once and is
-left out of the graph. Each thread has a current stream of its own.
+Work on any stream is done by the time the call returns. So streams matter only to a capture: it
+takes the work of the stream it began on and of streams that wait for it (a fork), which must wait
+back (a join) before it ends. Each thread has a current stream of its own.
 
 Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
 Guide, "Creating a Graph Using Stream Capture". `tape.py` records ops, `arena.py` is the memory.

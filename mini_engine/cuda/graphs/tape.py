@@ -274,9 +274,7 @@ def _returned_arguments(func: OpOverload) -> list[str | None]:
 
 def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
     """One `meta` tensor (or list, or number) for each new return, None for each returned argument.
-
-    Raises what the op raises on arguments that do not fit together.
-    """
+    Raises what the op raises on arguments that do not fit together."""
 
     def shape_of(x: Tensor) -> Tensor:
         return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
@@ -304,11 +302,8 @@ def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
 
 
 def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Callable[[], object]:
-    """A call without arguments that does what `func` does and puts new results into `fresh`.
-
-    `_op` is the op itself, one Python call less than the `OpOverload` around it.
-    """
-    outs = tree_leaves(fresh)
+    """A call without arguments that does what `func` does and puts new results into `fresh`."""
+    outs = tree_leaves(fresh)  # and `_op` is the op, one Python call less than the `OpOverload`
     if all(out is None for out in outs):
         return partial(func._op, *args, **kwargs)
 

@@ -26,6 +26,5 @@ Beside this folder, for those who have no Triton too: ../quantized_matrix.py (ho
 bits are packed), ../gumbel.py and ../fp8.py (sampling and e4m3 in PyTorch). On a CPU the kernels
 run in Triton's interpreter; labs/support/interpreter.py makes that honest about bf16.
 
-Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused
-model's only because it rounds less often.
+Every kernel computes in float32 and rounds where it stores, so less often than an unfused model.
 """

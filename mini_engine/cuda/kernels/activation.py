@@ -40,6 +40,7 @@ def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL:
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     pdl_wait(PDL)
+    # Both halves of a row leave together: gate here, up WIDTH columns further on.
     at = gate_up + row * 2 * WIDTH + column
     gate = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     up = tl.load(at + WIDTH, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)

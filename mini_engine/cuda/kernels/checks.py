@@ -13,6 +13,13 @@ def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
         raise ValueError(f"{name} is not contiguous: kernels address rows by width; copy it first")
 
 
+def check_vectors(size: int, **vectors: Tensor | None) -> None:
+    """Raises ValueError unless each of them that is there is (size,) and contiguous."""
+    for name, vector in vectors.items():
+        if vector is not None:
+            check_shape(name, vector, (size,))
+
+
 def check_table(block_table: Tensor, num_reqs: int) -> None:
     """Raises ValueError unless it is (num_reqs, max_blocks). It may be the left part of a wider
     table: rows are found by their stride, so a graph need not copy the columns that it uses."""

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale, load_numbers, numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
@@ -49,7 +49,7 @@ from mini_engine.cuda.kernels.paged import (
     online_softmax,
     store_partial,
 )
-from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, rope_reference
+from mini_engine.cuda.kernels.rope import check_rotary, rope_reference
 
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
@@ -307,11 +307,11 @@ def rope_kv_write_attention(
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache, kv_scales)
-    heads.check_tables(len(out), block_table, context_lens)
+    check_table(block_table, len(out))
+    check_vectors(len(out), context_lens=context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
-    check_rotary(heads, cos, sin)
-    qk_norm = has_qk_norm(heads, q_norm, k_norm)
+    check_rotary(heads, cos, sin, q_norm, k_norm)
     if not MIN_SPLITS <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected {MIN_SPLITS} to {MAX_SPLITS}")
     if not runs_triton(out):  # rope.py's reference, then attention.py's
@@ -330,7 +330,7 @@ def rope_kv_write_attention(
         out, as_bytes(k_cache), as_bytes(v_cache), kv_scales, counters,
         *new_partials(len(out), heads, splits, out.device), qkv, block_table, context_lens,
         cos, sin, q_norm, k_norm, eps, scale=heads.head_dim**-0.5,
-        table_stride=block_table.stride(0), QK_NORM=qk_norm,
+        table_stride=block_table.stride(0), QK_NORM=q_norm is not None,
         **attention_options(heads, splits, room), **launch_options(pdl, out.device),
     )  # fmt: skip
 

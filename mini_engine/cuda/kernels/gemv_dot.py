@@ -3,10 +3,9 @@
     out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
     out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
-In, out: as gemv.py, whose plans and rules about the wait hold here too. What gemv.py's kernels do
-for every number of the weight, widen it and multiply it in a register, is what they still have to
-do after the wait: 210 to 490 instructions a warp, of which a layer pays five times. A tensor core
-takes bf16 as it was loaded, and 100 to 260 are left.
+In, out: as gemv.py, whose plans and rules about the wait hold here too. gemv.py's kernels widen and
+multiply every number of the weight in a register, after the wait: 210 to 490 instructions a warp,
+five times a layer. A tensor core takes bf16 as it was loaded, and 100 to 260 are left.
 
 **Exact operands.** Tensor cores multiply bf16 by bf16 and add in float32. Without a norm x is bf16
 as it comes. With one, x · gain has 16 bits of precision: high = its upper 8, cut off, and low = the
@@ -26,9 +25,7 @@ column s' of B. In this order a warp's 16-byte loads of the weight, and those of
 in memory, already are the operands: which number of K meets which does not matter to a sum, as long
 as both sides agree. Of the product only s == s' is wanted, an eighth; the matrix units have that to
 spare. Then the lanes of a row and the warps are added up, together with the squares.
-
-tests/cuda/kernels/test_gemv_dot.py holds the machine code to it: no weight goes through shared
-memory or a shuffle.
+(tests/cuda/kernels/test_gemv_dot.py: no weight goes through shared memory or a shuffle.)
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))

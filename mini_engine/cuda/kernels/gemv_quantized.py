@@ -9,12 +9,9 @@ Out: as in gemv.py, up to 4 tokens; dequantize_kernel: W (N, K) in the dtype of 
 
 A program loads its rows whole, in words of 8 (int4) or 4 (int8) codes, and their scales, above the
 wait. Codes stay packed until they are multiplied, so registers hold four times as many weights as
-in bf16. Unpacking costs no memory and no pass of its own, only instructions, three a weight. With
-several tokens a code is unpacked once for all of them.
-
-x is held in the order in which the codes lie (`load_columns`, `packed_input`). A code becomes
-float32 without a conversion, which a GPU does at a quarter of its rate or slower. The mantissa of a
-float32 between 2²³ and 2²⁴ counts in ones, so
+in bf16. x is held in the order in which the codes lie (`load_columns`, `packed_input`). A code
+becomes float32 without a conversion, which a GPU does at a quarter of its rate or slower. The
+mantissa of a float32 between 2²³ and 2²⁴ counts in ones, so
 
     (word & mask at bit p) | bits of 2²³  =  2²³ + code · 2ᵖ  as a float,
 
@@ -150,6 +147,7 @@ def packed_input(
             if NORM:
                 squares += value * value
                 value = value * gains[c * per + i].to(tl.float32)
+            # divided here, once for all rows, by the 2ᵖ that stays on the codes
             scaled = scaled + (value * (1.0 / (1 << (i % (per // 2) * BITS))),)
     inverse = 1.0
     if NORM:
@@ -248,6 +246,7 @@ def dequantize_kernel(
     buffer, so it neither waits nor releases: a full boundary on both sides."""
     per: tl.constexpr = 32 // BITS
     segments: tl.constexpr = (K + per * WORDS - 1) // (per * WORDS)
+    # Axes of the tile: rows, segments of a row, words of a segment, as they lie in memory.
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
     segment = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)[None, :, None]
     word = tl.arange(0, WORDS)[None, None, :]
@@ -258,6 +257,7 @@ def dequantize_kernel(
     if ZEROS:
         byte = tl.load(zeros + real * ((segments + 1) // 2) + segment // 2, mask=inside, other=0)
         zero = ((byte.to(tl.int32) >> (segment % 2 * 4)) & 15).to(tl.float32)
+    # One place of all words at a time: their codes are neighbouring columns, so stores are whole.
     for i in tl.static_range(per):
         column = segment * (per * WORDS) + i * WORDS + word
         value = code_floats(words, zero, exponent, i, BITS) * (1.0 / (1 << (i % (per // 2) * BITS)))

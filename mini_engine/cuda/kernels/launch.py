@@ -20,13 +20,10 @@ kernel before still runs. Three rules make that both fast and correct:
    for the end of the previous kernel, which itself waited, so one wait covers the whole past.
 
 **A library's kernel between two of ours** (cuBLAS, in steps of more than 4 requests) keeps that
-chain whole. A launch without the attribute starts when the kernel before has ended, so an early
-release is without effect and nothing can overtake. A library that sets the attribute itself has to
-wait before it reads its inputs, and cannot end before that. Either way its end means the end of all
-before it, and that is what the next kernel of ours waits for. But little is left to win: of the
-nine boundaries of a layer only that from RoPE to attention lies between two of ours. Whether `pdl`
-saves anything there is not yet measured (the arms `graph-5` and `graph-5-pdl` differ in nothing
-else at batch 8 and more).
+chain whole: without the attribute it starts when the kernel before has ended, and with it, it has
+to wait before it reads its inputs. Either way its end means the end of all before it. But little is
+left to win: of the nine boundaries of a layer only that from RoPE to attention lies between two of
+ours. Whether `pdl` saves anything there is not yet measured.
 
 See the CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization", and PTX
 ISA, `griddepcontrol`. Triton has both calls in `triton.language.extra.cuda`, but its assembly does
@@ -104,10 +101,9 @@ def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
 
 @cache
 def sm_count(device: torch.device) -> int:
-    """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans made
-    without a GPU, in tests or to compile ahead of time, are the same everywhere; or as what the
-    environment says in MINI_ENGINE_SM_COUNT. With 1 the plans have few programs: the interpreter
-    runs one at a time."""
+    """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans are the
+    same everywhere; or as what the environment says in MINI_ENGINE_SM_COUNT. With 1 the plans have
+    few programs: the interpreter runs one at a time."""
     if device.type != "cuda":
         return int(os.environ.get("MINI_ENGINE_SM_COUNT", H200_SM_COUNT))
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -16,11 +16,9 @@ Out: out (M, N), in the dtype of x.
     quantised                         1 to 16    gemv_quantized.py, four tokens at a time
 
 Each reads a weight once for 4 tokens, which is all that counts in decode. From 5 tokens on it is a
-library's turn (cuBLAS on a GPU). A quantised weight must first be written out in the dtype of x for
-that: in int4 0.5 bytes a number are read, 2 written and 2 read again. Reading it four times, for 16
-tokens, are 2 bytes in all. So 16 is where that begins. They all add in different orders, so a
-token's last bits depend on which of them its batch gets: compare eager and graph at one rung, or
-with a tolerance.
+library's turn (cuBLAS on a GPU). For that a quantised weight must first be written out: in int4 0.5
+bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2 bytes in
+all. They all add in different orders: compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import triton
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gate_up_kernel,
@@ -207,8 +205,7 @@ def _check(
         check_shape("weight", weight.packed, (len(weight.packed), words))
     check_shape("x", x, (tokens, width))
     check_shape("out", out, (tokens, num_rows))
-    for name, vector, size in (("norm_weight", norm_weight, width), ("bias", bias, num_rows)):
-        if vector is not None:
-            check_shape(name, vector, (size,))
+    check_vectors(width, norm_weight=norm_weight)
+    check_vectors(num_rows, bias=bias)
     if tokens > most:
         raise ValueError(f"{tokens} tokens > {most}: use library_linear")

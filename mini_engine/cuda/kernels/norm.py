@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 
@@ -62,6 +62,7 @@ def add_rms_norm_kernel(
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     row = tl.load(residual + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     row += tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    # Rounded before it is normed: the next layer adds to what is stored, not to the float32.
     stored = row.to(residual.dtype.element_ty)
     tl.store(residual + at, stored, mask=inside)
     row = stored.to(tl.float32)
@@ -117,11 +118,8 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm_naive(
     out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float
 ) -> None:
-    """The three steps as three passes: add, the mean square of each row, scale.
-
-    As PyTorch ops these are more than three kernels. Three hand-written kernels would read x and
-    three times residual, and write residual and out: 6 T·H elements instead of 4.
-    """
+    """Three passes. As three kernels they would read x and three times residual, and write residual
+    and out: 6 T·H elements. As PyTorch ops they are more kernels still."""
     residual.add_(x)  # pass 1
     mean_square = residual.float().square().mean(dim=-1, keepdim=True)  # pass 2
     out.copy_(residual.float() * torch.rsqrt(mean_square + eps) * weight.float())  # pass 3
@@ -131,4 +129,4 @@ def _check(out: Tensor, x: Tensor, weight: Tensor) -> None:
     rows, width = x.shape
     check_shape("x", x, (rows, width))
     check_shape("out", out, (rows, width))
-    check_shape("weight", weight, (width,))
+    check_vectors(width, weight=weight)

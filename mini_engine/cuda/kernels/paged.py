@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import FP8, widened
-from mini_engine.cuda.kernels.checks import check_shape, check_table
+from mini_engine.cuda.kernels.checks import check_shape
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
@@ -81,11 +81,6 @@ class Heads:
         if kv_scales is not None:
             check_shape("kv_scales", kv_scales, (2, kv_heads))
         return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
-
-    def check_tables(self, num_reqs: int, block_table: Tensor, context_lens: Tensor) -> None:
-        """Raises ValueError unless there is a row of the table and a length for each request."""
-        check_table(block_table, num_reqs)
-        check_shape("context_lens", context_lens, (num_reqs,))
 
 
 def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.checks import check_shape, check_table
+from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 PICK_BLOCK = 1024  # partials read at a time
@@ -103,14 +103,13 @@ def pick_and_advance(
     input_ids, positions, context_lens and slot_mapping are the (M,) int32 inputs of the step.
     """
     _check_partials(tokens, values, indices)
-    step = {"input_ids": input_ids, "positions": positions, "slot_mapping": slot_mapping}
-    for name, vector in (step | {"context_lens": context_lens}).items():
-        check_shape(name, vector, (len(tokens),))
+    check_vectors(len(tokens), input_ids=input_ids, positions=positions)
+    check_vectors(len(tokens), context_lens=context_lens, slot_mapping=slot_mapping)
     check_table(block_table, len(tokens))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
-        input_ids.copy_(torch.where(context_lens > 0, tokens, input_ids))
         live, context = context_lens > 0, context_lens.long()
+        input_ids.copy_(torch.where(live, tokens, input_ids))
         place = context.clamp(max=end - 1)
         block = block_table.gather(1, (place // block_size * live).unsqueeze(1)).squeeze(1)
         slot_mapping.copy_(torch.where(live, block * block_size + place % block_size, slot_mapping))
@@ -152,4 +151,4 @@ def _check_partials(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
     rows, partials = values.shape
     check_shape("values", values, (rows, partials))
     check_shape("indices", indices, (rows, partials))
-    check_shape("tokens", tokens, (rows,))
+    check_vectors(rows, tokens=tokens)

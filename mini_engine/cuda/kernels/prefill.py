@@ -29,7 +29,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
 from mini_engine.cuda.kernels.e4m3 import head_scale, rows_of_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, attention_reference
@@ -165,12 +165,12 @@ def prefill_attention(
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     num_reqs = len(query_lens)
-    heads.check_tables(num_reqs, block_table, context_lens)
-    check_shape("query_lens", query_lens, (num_reqs,))
+    check_table(block_table, num_reqs)
+    check_vectors(num_reqs, query_lens=query_lens, context_lens=context_lens)
     check_shape("out", out, tuple(q.shape))
     if not runs_triton(q):
-        caches = k_cache, v_cache
-        attention_reference(out, q, *caches, block_table, query_lens, context_lens, kv_scales)
+        lens = query_lens, context_lens
+        attention_reference(out, q, k_cache, v_cache, block_table, *lens, kv_scales)
         return
     major, minor = torch.cuda.get_device_capability(q.device) if q.is_cuda else (9, 0)
     capability, fp8 = 10 * major + minor, kv_scales is not None

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes, cast_like
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
@@ -118,10 +118,8 @@ def rope_kv_write(
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     check_shape("qkv", qkv, (len(q), heads.qkv_size))
-    check_shape("positions", positions, (len(q),))
-    check_shape("slot_mapping", slot_mapping, (len(q),))
-    check_rotary(heads, cos, sin)
-    qk_norm = has_qk_norm(heads, q_norm, k_norm)
+    check_vectors(len(q), positions=positions, slot_mapping=slot_mapping)
+    check_rotary(heads, cos, sin, q_norm, k_norm)
     if not runs_triton(q):
         rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         q.copy_(rotated.flatten(1))
@@ -131,7 +129,8 @@ def rope_kv_write(
     rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
         q, as_bytes(k_cache), as_bytes(v_cache), kv_scales, qkv, positions, slot_mapping, cos, sin,
         q_norm, k_norm, eps, Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads,
-        HEAD_DIM=heads.head_dim, QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q.device),
+        HEAD_DIM=heads.head_dim, QK_NORM=q_norm is not None, num_warps=1,
+        **launch_options(pdl, q.device),
     )  # fmt: skip
 
 
@@ -157,16 +156,12 @@ def rope_reference(
     return rotated(q), rotated(k), v
 
 
-def has_qk_norm(heads: Heads, q_norm: Tensor | None, k_norm: Tensor | None) -> bool:
-    """Whether q and k are normed. Raises ValueError unless each weight is (D,)."""
-    for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
-        if weight is not None:
-            check_shape(name, weight, (heads.head_dim,))
-    return q_norm is not None
-
-
-def check_rotary(heads: Heads, cos: Tensor, sin: Tensor) -> None:
-    """Raises ValueError unless both tables are (max_position, D/2) float32."""
+def check_rotary(
+    heads: Heads, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
+) -> None:
+    """Raises ValueError unless both tables are (max_position, D/2) float32, and both weights of the
+    norms of q and k, if any, (D,)."""
+    check_vectors(heads.head_dim, q_norm=q_norm, k_norm=k_norm)
     for name, table in (("cos", cos), ("sin", sin)):
         check_shape(name, table, (len(cos), heads.head_dim // 2))
         if table.dtype != torch.float32:

@@ -11,9 +11,8 @@ Out: a greedy step ends in two launches (head, pick), a sampled one in four (hea
 **The cutoff** of top-k is the largest logit c with (tokens from c on) >= k, that of top-p the
 largest with (their mass) >= p · mass. Both sums fall as c rises, so the cutoff lies between two
 logits, and a bisection finds it: each pass reads the row once more, from L2, and keeps one half.
-The ends always move to a logit of the row, so equal ends are the answer, exactly. Of 151,936 normal
-logits a filter's is found within 23 passes (a test counts them), all by one program. How long that
-takes is not yet measured.
+Of 151,936 normal logits a filter's is found within 23 passes (a test counts them), all by one
+program. How long that takes is not yet measured.
 
 **The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
 each.
@@ -29,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.gumbel import LARGEST, cutoffs_reference, scores_reference
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_vectors
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
@@ -66,6 +65,7 @@ def tail(
     """Of a row: weight of the logits >= bound, the smallest of these, the largest of the others.
     A logit weighs exp((logit - peak) / temperature) with MASS, else 1. -inf and NaN do not count.
     """
+    # What each lane found so far; lanes are brought together once, after the whole row.
     weight = tl.zeros((BLOCK,), tl.float32)
     above = tl.full((BLOCK,), INFINITY, tl.float32)
     below = tl.full((BLOCK,), -INFINITY, tl.float32)
@@ -92,6 +92,7 @@ def bisect(
         middle = 0.5 * low + 0.5 * high
         middle = tl.where(middle > low, middle, high)  # nothing lies between
         weight, above, below = tail(logits, middle, peak, temperature, V, BLOCK, MASS)
+        # Both ends move to a logit of the row, never to a number between: so they meet exactly.
         enough = weight >= target
         low = tl.where(enough, above, low)
         high = tl.where(enough, high, below)
@@ -180,10 +181,8 @@ def draw(
     check_shape("logits", logits, (count, vocab))
     check_shape("values", values, (count, num_parts(vocab)))
     check_shape("indices", indices, (count, num_parts(vocab)))
-    rows = {"temperatures": temperatures, "top_ps": top_ps, "log_min_ps": log_min_ps}
-    rows |= {"top_ks": top_ks, "seeds": seeds, "context_lens": context_lens}
-    for name, vector in rows.items():
-        check_shape(name, vector, (count,))
+    check_vectors(count, context_lens=context_lens, temperatures=temperatures, seeds=seeds)
+    check_vectors(count, top_ps=top_ps, log_min_ps=log_min_ps, top_ks=top_ks)
     if not runs_triton(logits):
         cutoffs = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
         scores = scores_reference(logits, cutoffs, temperatures, seeds, context_lens)

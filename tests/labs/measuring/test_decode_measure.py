@@ -20,6 +20,7 @@ from labs.lab15_gemv import measure as lab15
 from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import ledger
 from labs.measuring.kernel_timing import Case
+from labs.support.interpreter import install_bf16_guard
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.kernels.launch import INTERPRETED
 from mini_engine.model.config import named_shape
@@ -27,6 +28,9 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_parts
 from tests.support.documents import ROOT
 from tests.support.kernel_cases import interpreting_environment
+
+if INTERPRETED:
+    install_bf16_guard()
 
 CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
 SMALL = replace(

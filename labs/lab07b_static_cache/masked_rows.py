@@ -4,7 +4,7 @@ In:  requests as (prompt tokens, output tokens), in order; B, how many share a b
 Out: `MaskedColumns`: how many columns of the cache all decode steps read, and what for.
 
     read = masked_columns([(1652, 263), (314, 153)], batch=2, t_max=4096)
-    read.needed / read.total, read.total * kv_bytes_per_token(config)
+    read.needed / read.total, read.total * stored_as(config).kv_bytes_per_token
 
 A column is K and V of one token of one row. A batch starts together and ends with its longest
 answer, and each of its decode steps reads all columns of all its rows

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.step.masked_rows import MaskedColumns, masked_columns
+from labs.lab07b_static_cache.masked_rows import MaskedColumns, masked_columns
 
 T_MAX = 24
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=9)

@@ -1,0 +1,392 @@
+"""Other engines beside this one: each in a process of its own, one after the other.
+
+    for row in compare("qwen3-0.6b", job_for(folder, 1, 512, 32, 8, vocab), ["vllm"], python): ...
+
+This engine always comes first: its tokens are what the others' are compared with, and its times
+what theirs are divided by. Not a `Row`: there the device's clock times decode steps that follow one
+another without a caller; here the caller's clock times tokens that it can use.
+
+The process of an engine is `python -m mini_engine.bench.others ANSWER.json < job.json`, under the
+engine's own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
+first lap, and of each lap the gaps between tokens. An adapter loads the model and captures its
+graphs, `Adapter(job)`; `lap(prompts)` runs one batch and yields, as soon as the interface has them,
+pieces of (request, new tokens). Each names the commit whose interface it was written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, pairwise, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_engine.bench.evidence import first_line, version
+from mini_engine.bench.intervals import median_interval
+from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Interval
+
+OURS = "launch-bound"
+EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
+KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
+ROOT = Path(__file__).parents[2]
+COMPARED = 16  # first tokens of a request
+BUDGET = 2048  # tokens of prompts in a step: the smallest of these engines
+MEMORY = 0.8  # of the GPU: the process that asks holds some of it, too
+SECONDS = 900.0  # for one process: load, compile, capture, warm up, measure
+NEARLY_GREEDY, RUNG, MOST = 1e-5, 16, 512  # nano-vllm's
+Piece = tuple[int, Sequence[int]]  # the number of a request, and tokens that it got together
+Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The same work for every engine: `batch` prompts of `context` tokens at a time."""
+
+    engine: str  # "vllm", "vllm-eager"
+    model: str  # a checkpoint folder
+    batch: int
+    context: int
+    tokens: int  # new tokens of each request, the prompt's own among them
+    laps: int  # batches that count, after one that does not
+    vocab: int
+
+    @property
+    def eager(self) -> bool:
+        return self.engine.endswith(EAGER)
+
+    @property
+    def room(self) -> int:
+        """Tokens that a request may grow to."""
+        return self.context + self.tokens + KEPT_BACK
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """An engine at a point. What follows `reason` is filled in for a measured row only."""
+
+    shape: str
+    batch: int
+    context: int
+    engine: str
+    status: str  # MEASURED or NOT_RUN
+    reason: str = ""
+    version: str = ""
+    start_s: float = 0.0  # load, compile, capture
+    itl: Interval = NOTHING  # µs between tokens, over the laps
+    p99_us: float = 0.0  # over the gaps of all laps
+    times_ours: float = 0.0  # its ITL over this engine's; 0: ours is not known
+    tokens_a_piece: float = 0.0  # 1.0: each came alone
+    same_tokens: float = 0.0  # share of the first tokens up to which it wrote ours
+
+
+def job_for(model: str, batch: int, context: int, steps: int, laps: int, vocab: int) -> Job:
+    """The first request still decodes for so many steps when the last one's prompt is done."""
+    tokens = 1 + steps + batch * context // BUDGET
+    return Job(OURS, model, batch, context, tokens, laps, vocab)
+
+
+def compare(
+    shape: str, job: Job, engines: Sequence[str], python: str = sys.executable
+) -> Iterator[EngineRow]:
+    """A row for this engine, and then for each of the others, which `python` runs."""
+    ours: list[list[int]] = []
+    ours_us = 0.0
+    for engine in dict.fromkeys([OURS, *engines]):
+        row = EngineRow(shape, job.batch, job.context, engine, NOT_RUN)
+        found = ask(replace(job, engine=engine), sys.executable if engine == OURS else python)
+        if reason := found.get("not_run"):
+            yield replace(row, reason=reason)
+            continue
+        laps = [gaps for gaps, _ in found["laps"]]
+        itl = median_interval([statistics.median(gaps) for gaps in laps])
+        if engine == OURS:
+            ours, ours_us = found["tokens"], itl.median
+        yield replace(
+            row,
+            status=MEASURED,
+            version=found["version"],
+            start_s=found["start_s"],
+            itl=itl,
+            p99_us=float(np.percentile(list(chain(*laps)), 99, method="inverted_cdf")),
+            times_ours=itl.median / ours_us if ours_us else 0.0,
+            tokens_a_piece=statistics.fmean(pieces for _, pieces in found["laps"]),
+            same_tokens=leading(ours, found["tokens"]),
+        )
+
+
+def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
+    """Share of the first COMPARED tokens of each request up to which both wrote the same. After the
+    first difference two right engines write different texts, so what follows is not compared."""
+    same = compared = 0
+    for one, other in zip(ours, theirs, strict=False):
+        pairs = list(zip(one, other, strict=False))[:COMPARED]
+        same += len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        compared += len(pairs)
+    return same / max(1, compared)
+
+
+def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
+    """Run one engine in its process. What went wrong is the answer's "not_run", with the last line
+    that the engine printed."""
+    told = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
+    for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
+        told[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as printed:
+        answer = Path(folder) / "answer.json"
+        words = [python, "-m", "mini_engine.bench.others", str(answer)]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=printed,
+                                   stderr=subprocess.STDOUT, process_group=0, env=told)  # fmt: skip
+        why = f"it gave no answer in {seconds:g} s"
+        try:
+            process.communicate(json.dumps(asdict(job)).encode(), timeout=seconds)
+            why = f"its process ended with code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        found = json.loads(answer.read_text("utf-8")) if answer.exists() else {"not_run": why}
+        printed.seek(0)
+        lines = printed.read().strip().splitlines()
+    if "not_run" in found and lines:
+        found["not_run"] += f": {lines[-1].strip()[:200]}"
+    return dict(found)
+
+
+# ---------------------------------------------------------------- the process of one engine
+
+
+def prompts(job: Job, lap: int) -> list[list[int]]:
+    """Random prompts, the same for every engine, others each lap: no prefix cache knows one."""
+    drawn = random.Random(f"{job.context} tokens, lap {lap}")
+    return [[drawn.randrange(job.vocab) for _ in range(job.context)] for _ in range(job.batch)]
+
+
+def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+    """(µs between two pieces that one request got, tokens a piece), while all requests decode.
+
+    All of them decode from the last first token to the first last one: before, some prompts are
+    still computed; after, the batch is smaller. A gap counts where both its ends lie in between.
+    Tokens that arrive at the same time are one piece. Raises ValueError where there is no gap.
+    """
+    began, ended = max(each[0] for each in times), min(each[-1] for each in times)
+    found: list[float] = []
+    tokens = 0
+    for each in times:
+        inside = [time for time in each if began <= time <= ended]
+        pieces = sorted(set(inside))
+        found += [1e6 * (after - before) for before, after in pairwise(pieces)]
+        tokens += sum(time > pieces[0] for time in inside) if pieces else 0
+    if not found:
+        raise ValueError(
+            f"there was no time at which all {len(times)} requests were decoding: take a smaller "
+            "batch, or more --steps"
+        )
+    return found, tokens / len(found)
+
+
+def answer(job: Job) -> dict[str, Any]:
+    """Load, warm up, measure."""
+    name = job.engine.removesuffix(EAGER)
+    adapter, package, install = KINDS[name]
+    if importlib.util.find_spec(package) is None:
+        return {"not_run": f"{package} is not installed: {install}"}
+    try:
+        began = time.perf_counter()
+        session = adapter(job)
+        started = time.perf_counter() - began
+        timed_lap(session, job, 0)  # warms up: what is compiled, captured or allocated late
+        gc.collect()
+        gc.disable()
+        laps = [timed_lap(session, job, number) for number in range(1, job.laps + 1)]
+        found = {"start_s": started, "version": version(name), "tokens": laps[0][1]}
+        return {**found, "laps": [gaps(times) for times, _ in laps]}
+    except Exception as error:
+        return {"not_run": first_line(error)}
+    finally:
+        gc.enable()
+
+
+def timed_lap(session: Any, job: Job, number: int) -> tuple[list[list[float]], list[list[int]]]:
+    """One batch: for each request when each token arrived (s), and the tokens."""
+    times: list[list[float]] = [[] for _ in range(job.batch)]
+    tokens: list[list[int]] = [[] for _ in range(job.batch)]
+    for pieces in session.lap(prompts(job, number)):
+        now = time.perf_counter()
+        for request, new in pieces:
+            tokens[request].extend(new)
+            times[request].extend([now] * len(new))
+    tokens = getattr(session, "written", tokens)
+    if wrong := {len(each) for each in tokens} - {job.tokens}:
+        raise ValueError(f"requests got {sorted(wrong)} tokens, asked for {job.tokens}")
+    return times, tokens
+
+
+# ---------------------------------------------------------------- the adapters
+
+
+class Ours:
+    """This engine, asked as the others are: what `generate` runs on this machine. A step ends when
+    its tokens have been read back, as for any caller."""
+
+    def __init__(self, job: Job) -> None:
+        import torch
+
+        from mini_engine.bench.decode_setup import BLOCK_SIZE
+        from mini_engine.cuda.generate import dtype_for, nearest_backend, runner_of
+        from mini_engine.cuda.weights import load_weights
+        from mini_engine.dispatch.default_ladder import default_capture_sizes
+        from mini_engine.dispatch.dispatcher import GraphDispatcher
+        from mini_engine.engine.batch import SchedulerLimits
+        from mini_engine.engine.engine import Engine
+        from mini_engine.model.config import ModelConfig
+
+        self.mode = torch.inference_mode()  # of the whole process, which runs nothing else
+        self.mode.__enter__()
+        config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
+        weights = load_weights(config, job.model, backend.device, dtype_for(backend, print))
+        limits = SchedulerLimits(
+            max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
+            num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
+        )  # fmt: skip
+        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
+        sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
+        dispatcher = GraphDispatcher(mode, sizes, job.batch)
+        runner = runner_of(weights, limits, dispatcher, backend, 5, print)
+        if runner.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
+        self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
+
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
+        from mini_engine.engine.batch import Request
+
+        for index, prompt in enumerate(prompts):
+            self.engine.submit(Request(str(index), tuple(prompt), self.tokens))
+        while record := self.engine.step():
+            yield [(int(request.request_id), [token]) for request, token in record.written]
+
+
+class Vllm:
+    """vLLM 0.33.0: `LLMEngine.step` hands over tokens, with `RequestOutputKind.DELTA` the new ones.
+    The engine works in another process, as it does by default: a token's time holds the way."""
+
+    def __init__(self, job: Job) -> None:
+        vllm = importlib.import_module("vllm")
+        kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
+        self.engine = vllm.LLM(
+            model=job.model, skip_tokenizer_init=True, dtype="bfloat16",
+            max_model_len=job.room, max_num_seqs=job.batch, enable_prefix_caching=False,
+            gpu_memory_utilization=MEMORY, enforce_eager=job.eager,
+        ).llm_engine  # fmt: skip
+        self.params = vllm.SamplingParams(
+            temperature=0.0, max_tokens=job.tokens, ignore_eos=True, detokenize=False,
+            output_kind=kinds.DELTA,
+        )  # fmt: skip
+        self.laps = 0
+
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
+        self.laps += 1
+        for index, prompt in enumerate(prompts):
+            words = {"prompt_token_ids": list(prompt)}
+            self.engine.add_request(f"{self.laps}-{index}", words, self.params)
+        while self.engine.has_unfinished_requests():
+            outputs = self.engine.step()
+            yield [(int(one.request_id.split("-")[1]), one.outputs[0].token_ids) for one in outputs]
+
+
+class Sglang:
+    """SGLang 001067f (2026): `Engine.generate` streams a piece of one request after the other, each
+    with its "index" (`TokenizerManager._handle_batch_request`). "completion_tokens" counts the
+    tokens so far; "output_ids" ends with the new ones. The scheduler works in another process, and
+    an event loop here collects its pieces: where that is late, several tokens are one piece."""
+
+    def __init__(self, job: Job) -> None:
+        self.engine = importlib.import_module("sglang").Engine(
+            model_path=job.model, skip_tokenizer_init=True, dtype="bfloat16",
+            context_length=job.room, max_running_requests=job.batch, disable_radix_cache=True,
+            mem_fraction_static=MEMORY, disable_cuda_graph=job.eager,
+            cuda_graph_max_bs_decode=job.batch,
+        )  # fmt: skip
+        self.params = {"temperature": 0.0, "max_new_tokens": job.tokens, "ignore_eos": True}
+
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
+        given, known = [list(prompt) for prompt in prompts], [0] * len(prompts)
+        pieces = self.engine.generate(input_ids=given, sampling_params=self.params, stream=True)
+        for piece in pieces:
+            index = piece.get("index", 0)  # missing where a version unpacks a batch of one
+            new = piece["meta_info"]["completion_tokens"] - known[index]
+            if new > 0:
+                known[index] += new
+                yield [(index, piece["output_ids"][-new:])]
+
+
+class Nano:
+    """nano-vllm bb823b3, Qwen3 only: `LLM.step` returns the requests that have ended, and a number:
+    the tokens of a prompt step, or minus the requests of a decode step. Tokens come out at the end
+    only, and are zeros until then; but a step waits for them. It has graphs for multiples of 16, up
+    to 512. It refuses temperature 0; at 1e-5 a token is within about 1e-4 of the best one."""
+
+    def __init__(self, job: Job) -> None:
+        if job.batch > MOST and not job.eager:
+            raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
+        nano = importlib.import_module("nanovllm")
+        self.llm = nano.LLM(
+            job.model, max_model_len=job.room, max_num_seqs=-(-job.batch // RUNG) * RUNG,
+            gpu_memory_utilization=MEMORY, enforce_eager=job.eager,
+        )  # fmt: skip
+        self.params = nano.SamplingParams(
+            temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
+        )
+
+    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
+        for prompt in prompts:
+            self.llm.add_request(list(prompt), self.params)
+        ended: dict[int, list[int]] = {}
+        computed, length = 0, len(prompts[0])
+        while not self.llm.is_finished():
+            outputs, count = self.llm.step()
+            rows = range(len(prompts))
+            if count > 0:  # prompts: those that are whole now have their first token
+                rows = range(computed // length, (computed + count) // length)
+                computed += count
+            elif -count != len(prompts):
+                raise ValueError(
+                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
+                )
+            yield [(row, [0]) for row in rows]
+            ended.update(outputs)
+        self.written = [list(ended[number]) for number in sorted(ended)]
+
+
+KINDS: dict[str, tuple[Any, str, str]] = {  # name: adapter, what `import` looks for, how to get it
+    OURS: (Ours, "torch", "pip install 'torch>=2.11,<2.14'"),
+    "nano-vllm": (Nano, "nanovllm",
+                  "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git"),
+    "vllm": (Vllm, "vllm", "pip install vllm"),
+    "sglang": (Sglang, "sglang", "pip install 'sglang[all]'"),
+}  # fmt: skip
+NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
+
+
+if __name__ == "__main__":
+    asked = Job(**json.load(sys.stdin))
+    Path(sys.argv[1]).write_text(json.dumps(answer(asked)), "utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # not through the engine's own clean-up, which may hang
