@@ -84,9 +84,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     first = r.points[0]
     for name, step in (("eager", first.eager), ("one graph", first.full)):
-        console.print(
-            lanes(name, step.itl_us, step.cpu_us, step.utilisation, first.eager.itl_us)
-        )
+        console.print(lanes(name, step.itl_us, step.cpu_us, step.utilisation, first.eager.itl_us))
     if r.max_batch > r.room:
         console.print(f"Batches above {r.room:,} are left out: they do not fit (see capacity).")
     low, high = r.crossover_interval
