@@ -91,7 +91,7 @@ def bars() -> tuple[Bar, ...]:
         Bar("an engine, eager", 4, parts_us(vllm, "eager")),
         Bar("… in pieces", 9, parts_us(vllm, "piecewise")),
         Bar("… in one graph", 5, parts_us(vllm, "full")),
-        Bar("five kernels a layer", 15, parts_us(ours, "full")),
+        Bar("ours, five a layer", 15, parts_us(ours, "full")),
         Bar("… with early starts", 15, parts_us(early, "full")),
         Bar("… 8 tokens a replay", 15, parts_us(early, "full", steps=8)),
     )
