@@ -148,12 +148,14 @@ def roofline(path: Path) -> None:
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
         points(axes, spec, decodes, VERMILION, "decode")
         points(axes, spec, prefills, BLUE, "prefill")
-        flops = sum(op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 reader"], "hf56"))
+        flops = sum(
+            op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 reader"], "hf56")
+        )
         ms = bars()[0].ms  # of the ledger
         spot = (point(spec, decodes["1 reader"])[0], flops / ms / 1e9)
         axes.plot(*spot, "o", markersize=11, markerfacecolor="white", color=VERMILION)
-        axes.text(spot[0] * 1.35, spot[1], f"1 reader, as {bars()[0].label} runs it: {bars()[0].told}",
-                  color=VERMILION, va="center", size=14)  # fmt: skip
+        told = f"1 reader, as {bars()[0].label} runs it: {bars()[0].told}"
+        axes.text(spot[0] * 1.35, spot[1], told, color=VERMILION, va="center", size=14)
         axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(0.03, 2100))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
