@@ -1,4 +1,4 @@
-"""`labs predict` and `labs ledger`: commit to an answer before a lab, see the key after it.
+"""`./lab predict` and `./lab ledger`: commit to an answer before a lab, see the key after it.
 
 A lab asks the questions of its `predict.toml`:
 
@@ -172,7 +172,7 @@ def score_line(lab: Lab) -> str:
     """One line for green."""
     given = answers(questions(lab))
     right = sum(one.right for one in given)
-    score = f"{right} of {len(given)} predictions were right" if given else "The key"
+    score = f"{right} of {len(given)} predictions were right" if given else "Questions and key"
     return f"{score}: {command('predict', lab.number)}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from labs.runner import workspace
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
-from labs.runner.demo import completed, merged, run
+from labs.runner.programs import completed, merged, run
 from tests.labs.conftest import Say
 from tests.support.warm_python import warm_python
 

@@ -78,6 +78,7 @@ class Report:
     seconds: float = 0.0
     causes: Causes = field(default_factory=dict)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
+    hole: int = 0  # the one whose tests alone were run
 
     @property
     def passed(self) -> bool:
@@ -96,14 +97,15 @@ class Report:
 
 
 def check_files(
-    lab: Lab, files: Mapping[str, Path], *, context: BaseContext | None = None
+    lab: Lab, files: Mapping[str, Path], *, context: BaseContext | None = None, hole: int = 0
 ) -> Report:
-    """Run the lab's tests on these files (learner's file name -> path)."""
+    """Run the lab's tests on these files (learner's file name -> path): all, or those of a hole."""
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files, context)
-    report.open = still_open(lab, files)
+    report = _run(lab, files, context, hole=hole)
+    report.hole = hole
+    report.open = [one for one in still_open(lab, files) if hole in (0, one.number)]
     return report
 
 
@@ -157,7 +159,7 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
             with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
                 written.append(json.loads(line))
         crash = Path(f"{events}.crash")
-        log = crash.read_text() if crash.exists() else ""
+        log = crash.read_text(encoding="utf-8") if crash.exists() else ""
     report = _report(lab, written, late, process.exitcode)
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
