@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import tomllib
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 
 from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, WAYS, race
 from course.site.layout import step_figures
-from course.site.path import chapters
 from course.site.widgets.cutter import cutter
 from course.site.widgets.errors import errors
 from course.site.widgets.floor import ENGINES
@@ -441,21 +439,6 @@ def test_every_set_of_levers_takes_what_a_step_takes(site: Path, browser: Any) -
 
 
 # ---------------------------------------------------------------- predictions
-
-ASKED = tomllib.loads((ROOT / "course/predictions.toml").read_text())
-
-
-def test_every_chapter_asks_and_every_answer_stands_in_its_chapter() -> None:
-    assert list(ASKED) == [chapter.page.removeprefix("course/") for chapter in chapters(ROOT)]
-    for name, fields in ASKED.items():
-        text = (ROOT / f"course/{name}.md").read_text()
-        before, _, rest = text.partition("## Predict before you run\n")
-        asks, _, after = rest.partition("\n## ")
-        questions = {int(n) for n in re.findall(r"^> (\d)\. ", asks, re.M)}
-        assert {field["q"] for field in fields} == questions
-        for field in fields:
-            assert field["says"] in " ".join(re.sub(r"^> ", "", before + after, flags=re.M).split())
-            assert field["is"] in field["of"] if "of" in field else field.get("is", 1) > 0
 
 
 def test_a_prediction_is_judged_and_kept_and_drawn_beside_ours(site: Path, browser: Any) -> None:
