@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
     if args.speculation:
-        return {"drafts": speculation.rows_of(speculation.read_points())}
+        return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit and args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:

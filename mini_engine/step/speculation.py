@@ -13,7 +13,6 @@ model takes k steps of one token, as one graph each, without the work of the eng
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -31,20 +30,6 @@ MODE = "FULL_AND_PIECEWISE"
 def tokens_a_step(accept: float, drafts: int) -> float:
     """Tokens of a request that a step writes, if each draft is accepted with this probability."""
     return sum(accept**count for count in range(drafts + 1))
-
-
-def least(reached: Callable[[float], bool]) -> float | None:
-    """The least acceptance rate, in thousandths, at which this is so; None where at 1 it is not."""
-    at = bisect_left(range(1001), True, key=lambda thousandth: reached(thousandth / 1000))
-    return at / 1000 if at <= 1000 else None
-
-
-def accepted(tokens: float, drafts: int) -> float:
-    """The acceptance rate with which a step writes so many tokens: what servers log is `tokens`,
-    as the mean acceptance length. Raises ValueError unless it is 1 to `drafts` + 1."""
-    if not 1 <= tokens <= drafts + 1:
-        raise ValueError(f"{tokens:g} tokens a step with {drafts} drafts: give 1 to {drafts + 1}")
-    return least(lambda accept: tokens_a_step(accept, drafts) >= tokens) or 0.0
 
 
 @dataclass(frozen=True)
@@ -83,8 +68,10 @@ class Speculated:
 
     @property
     def pays_from(self) -> float | None:
-        """The least acceptance rate at which it is not slower; None where even 1 does not pay."""
-        return least(lambda accept: self.speedup(accept) >= 1)
+        """The least acceptance rate, in thousandths, at which it is not slower; None where even 1
+        does not pay."""
+        at = bisect_left(range(1001), 1.0, key=lambda thousandth: self.speedup(thousandth / 1000))
+        return at / 1000 if at <= 1000 else None
 
 
 def head_of(config: ModelConfig) -> ModelConfig:

@@ -1,6 +1,6 @@
 """Steps with drafts that others have measured, and how far the model is from them.
 
-    rows = rows_of(read_points())
+    rows = [row_of(point) for point in read_points()]
     rows[0].measured, rows[0].predicted      # how many times as fast as without drafts
 
 A point brings its own acceptance, as tokens a step, so that what is judged is the cost of a step.
@@ -8,9 +8,7 @@ A point brings its own acceptance, as tokens a step, so that what is judged is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -69,15 +67,11 @@ def read_points(path: Path = SHIPPED_POINTS) -> list[DraftPoint]:
     return [typed(DraftPoint, one, f"{path}: point {n}") for n, one in enumerate(listed, start=1)]
 
 
-def rows_of(points: Iterable[DraftPoint]) -> list[DraftRow]:
-    return [DraftRow(point, _predicted(point)) for point in points]
-
-
-@cache
-def _predicted(point: DraftPoint) -> float:
+def row_of(point: DraftPoint) -> DraftRow:
+    """A point, and what the model says of it."""
     config, spec = named_shape(point.model), load_spec(point.gpu, engine=point.engine)
     found = speculated(
         config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
         draft=head_of(config) if point.draft == "head" else None,
     )  # fmt: skip
-    return point.tokens / found.longer
+    return DraftRow(point, point.tokens / found.longer)
