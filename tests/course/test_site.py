@@ -216,8 +216,10 @@ def test_the_search_finds_without_a_network(site: Path, browser: Any, word: str)
     found = opened.locator("#search-results li a")
     opened.locator("#search-results", has_text="finished").wait_for(timeout=20_000)
     places = [link.get_attribute("href") for link in found.all()]
-    chapters_last = max(i for i, place in enumerate(places) if re.match(r"course/\d", place))
+    chapters = [i for i, place in enumerate(places) if re.match(r"course/\d", place)]
+    course_first = min(i for i, place in enumerate(places) if place.startswith("course/"))
     reference_first = min(i for i, place in enumerate(places) if place.startswith("reference/"))
-    assert chapters_last < reference_first, "chapters stand above the reference"
+    assert course_first < reference_first, "the course stands above the reference"
+    assert max(chapters, default=-1) < reference_first, "and so does each of its chapters"
     assert complaints == []
     opened.context.close()
