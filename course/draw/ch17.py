@@ -7,6 +7,7 @@ In:  this engine on an H200; a handshake between two cards as SGLang's authors m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -30,7 +31,7 @@ def predicted() -> list[Bar]:
     """One token of this engine, alone, with guesses, and on two cards."""
     spec = load_spec("h200", engine="launch-bound")
     small, large = named_shape("qwen3-0.6b"), named_shape("qwen3-8b")
-    checked = parts_us(spec, "full", shape=StepShape.mixed([4], [515]))
+    checked = parts_us(replace(spec, ops="fused9"), "full", shape=StepShape.mixed([4], [515]))
     alone = {config: parts_us(spec, "full", config=config) for config in (small, large)}
 
     def on_two_cards(config: ModelConfig) -> dict[str, float]:
