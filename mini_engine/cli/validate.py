@@ -122,7 +122,8 @@ def _fit(console: Console) -> None:
     with console.status("fitting") as status:
         found = fit.fit_points(points, sheets, fit.parameters(sheets))
         without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
-    fit.keep(found, points, without)
+    others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
+    fit.keep(found, points, without | fit.left_out_beside(points, others, found))
 
 
 def show(r: argparse.Namespace, console: Console) -> None:

@@ -199,6 +199,8 @@ def decoding_model(
 
 def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]) -> str | None:
     """Why the kernels cannot run this model here, in one line; None where they can."""
+    if config.experts:
+        return "no kernel of ours computes experts"
     if reason := no_triton():
         return reason
     if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:

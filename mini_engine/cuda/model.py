@@ -1,4 +1,5 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every variant.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family, dense or with Qwen3's experts, in plain PyTorch:
+the reference of every variant.
 
 In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
      `Attention` that fits the step.
@@ -97,9 +98,7 @@ class Model:
                 rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
             attended = attend(q, keys, values, scales)
             residual = residual + self.product(attended.flatten(1), layer.o)
-            gate_up = self.product(self._norm(residual, layer.post_norm), layer.gate_up)
-            gate, up = gate_up.chunk(2, dim=-1)
-            residual = residual + self.product(functional.silu(gate) * up, layer.down)
+            residual = residual + self._mlp(self._norm(residual, layer.post_norm), layer)
         return residual
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
@@ -168,6 +167,38 @@ class Model:
             _, tokens = self.next_step(self.body(inputs, attention), inputs, sample)
             written.append(tokens)
         return torch.stack(written)
+
+    def _mlp(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        """x and the result (T, H)."""
+        if layer.router is not None:
+            return self._experts(x, layer, layer.router)
+        gate, up = self.product(x, layer.gate_up).chunk(2, dim=-1)
+        return self.product(functional.silu(gate) * up, layer.down)
+
+    def _experts(self, x: Tensor, layer: LayerWeights, router: Tensor) -> Tensor:
+        """A mixture of experts, with shapes that do not depend on what the router chooses: the
+        T * k pairs of a token and an expert, sorted by expert. `ends` says on the device where each
+        expert's rows end, and one grouped product computes them all."""
+        experts = self.config.experts
+        assert experts
+        shares = functional.linear(x, router).float().softmax(dim=-1)
+        weights, ids = shares.topk(experts.active, dim=-1)
+        if experts.normalized:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        chosen, order = ids.flatten().sort(stable=True)
+        every = torch.arange(experts.count, device=x.device)
+        ends = torch.searchsorted(chosen, every, right=True).to(torch.int32)
+
+        def grouped(rows: Tensor, matrix: Matrix) -> Tensor:
+            dense = matrix if isinstance(matrix, Tensor) else dequantized(matrix).to(x.dtype)
+            by_expert = dense.view(experts.count, -1, rows.shape[1])
+            return functional.grouped_mm(rows, by_expert.transpose(1, 2), offs=ends)
+
+        gate, up = grouped(x[order // experts.active], layer.gate_up).chunk(2, dim=-1)
+        parts = grouped(functional.silu(gate) * up, layer.down)
+        back = torch.empty_like(parts).index_copy_(0, order, parts)
+        mine = back.view(len(x), experts.active, -1) * weights.to(x.dtype)[..., None]
+        return mine.sum(dim=1)
 
     def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor, Tensor | None]]:
         c = self.cache

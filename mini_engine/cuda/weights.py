@@ -52,8 +52,9 @@ class LayerWeights:
     k_norm: Tensor | None = None  # (head_dim,), qwen3 only
     o: Matrix  # (hidden, q)
     post_norm: Tensor  # (hidden,)
-    gate_up: Matrix  # (2 intermediate, hidden): rows of gate, then of up
-    down: Matrix  # (hidden, intermediate)
+    gate_up: Matrix  # (2 intermediate, hidden): rows of gate, then of up; of each expert in turn
+    down: Matrix  # (hidden, intermediate); of each expert in turn
+    router: Tensor | None = None  # (experts, hidden), of a mixture only
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +137,10 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     if quant is None:
         return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
-    beside = 0 if config.quantization else 2 * config.intermediate_size * config.hidden_size
+    rows = (
+        config.experts.count * config.experts.width if config.experts else config.intermediate_size
+    )
+    beside = 0 if config.quantization else 2 * rows * config.hidden_size
     return stored_as(plain, quant).held + beside * plain.dtype_bytes
 
 

@@ -102,7 +102,7 @@ def mixture(e: Experts, x: Value, out: Value) -> list[Op]:
     and rows of x from the cache of the chip."""
     k, n, h = e.active, e.active * e.width, x.numbers
     scores, chosen = token("scores", e.count), token("weights of the chosen", k, "fp32")
-    shares, order = token("shares", e.count, "fp32"), token("tokens by expert", k, "int64")
+    shares, order = token("shares", e.count, "fp32"), token("rows by expert", 0)
     gate, silu, up, act = (token(f"{name} of experts", n) for name in ("gate", "silu", "up", "act"))
     parts = token("out of experts", k * h)
 

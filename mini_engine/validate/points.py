@@ -203,8 +203,8 @@ class Row:
         """The class, and how the weights are stored where that is not the model's own way; and
         experts and GPUs."""
         p = self.point
-        said = [p.cls, p.quant, "experts" if SHAPES[p.model].experts else None]
-        return ", ".join(filter(None, [*said, f"{p.tp} GPUs" if p.tp > 1 else None]))
+        more = [p.quant, SHAPES[p.model].experts and "experts", p.tp > 1 and "several GPUs"]
+        return ", ".join([p.cls, *filter(None, more)])
 
     @property
     def step(self) -> tuple[object, ...]:
