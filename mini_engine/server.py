@@ -59,8 +59,9 @@ class Server:
         max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
-        config. `tp`: cards that compute each step together; bytes are those of one. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
-        default. Limits are vLLM's on this card by default."""
+        config. `tp`: cards that compute each step together; bytes are those of one. `quant`,
+        `kv_dtype`: how weights and cache are stored, as the checkpoint is by default. Limits are
+        vLLM's on this card by default."""
         whole = model if isinstance(model, ModelConfig) else shape_of(str(model))
         self.config = whole if tp == 1 else whole.shard(tp)
         self.spec = load_spec(card, host, engine)

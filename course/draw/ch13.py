@@ -36,8 +36,8 @@ def joined(boxes: list[Box]) -> list[Box]:
 def fuse_or_replay(path: Path) -> None:
     """The whole step, four ways, on one time axis."""
     caption = (
-        "Predicted: the step of the ledger. Fused: nine kernels a layer. Fused only: drawn at 64 µs "
-        "an order, a guess; marks: its end at 30 and 44 µs."
+        "Predicted: the step of the ledger. Fused: nine kernels a layer. Fused only: drawn at 64 "
+        "µs an order, a guess; marks: its end at 30 and 44 µs."
     )
     title = "A graph takes the launches from Python;\nfusing alone leaves them there"
     with canvas(path, (6.9, 7.96), title=title, caption=caption) as figure:

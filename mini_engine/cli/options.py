@@ -150,7 +150,7 @@ def server(args: argparse.Namespace) -> Server:
     return found
 
 
-def told(found: Server) -> dict[str, str]:
+def told(found: Server) -> dict[str, Any]:
     """What a prediction is of, for its JSON."""
     shape, spec, stored = found.config, found.spec, found.stored
     return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,

@@ -104,7 +104,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
         spread = _judged(measured.rows_of(others, sheets, kept["left_out_ms"]))
     return {
-        **judged, "unknown": unknown, "quantised": few, "spread": spread, "pairs": measured.pairs(rows),
+        **judged, "unknown": unknown, "quantised": few, "spread": spread,
+        "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
         "inseparable": kept["inseparable"], "pictures": pictures,
     }  # fmt: skip

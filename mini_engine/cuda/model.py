@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mini_engine.cuda import experts
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.inputs import StepInputs
@@ -176,29 +177,16 @@ class Model:
         return self.product(functional.silu(gate) * up, layer.down)
 
     def _experts(self, x: Tensor, layer: LayerWeights, router: Tensor) -> Tensor:
-        """A mixture of experts, with shapes that do not depend on what the router chooses: the
-        T * k pairs of a token and an expert, sorted by expert. `ends` says on the device where each
-        expert's rows end, and one grouped product computes them all."""
-        experts = self.config.experts
-        assert experts
-        shares = functional.linear(x, router).float().softmax(dim=-1)
-        weights, ids = shares.topk(experts.active, dim=-1)
-        if experts.normalized:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        chosen, order = ids.flatten().sort(stable=True)
-        every = torch.arange(experts.count, device=x.device)
-        ends = torch.searchsorted(chosen, every, right=True).to(torch.int32)
-
-        def grouped(rows: Tensor, matrix: Matrix) -> Tensor:
-            dense = matrix if isinstance(matrix, Tensor) else dequantized(matrix).to(x.dtype)
-            by_expert = dense.view(experts.count, -1, rows.shape[1])
-            return functional.grouped_mm(rows, by_expert.transpose(1, 2), offs=ends)
-
-        gate, up = grouped(x[order // experts.active], layer.gate_up).chunk(2, dim=-1)
-        parts = grouped(functional.silu(gate) * up, layer.down)
-        back = torch.empty_like(parts).index_copy_(0, order, parts)
-        mine = back.view(len(x), experts.active, -1) * weights.to(x.dtype)[..., None]
-        return mine.sum(dim=1)
+        e = self.config.experts
+        assert e
+        weights, ids = experts.route(x, router, e)
+        gate_up, down = (
+            m if isinstance(m, Tensor) else dequantized(m).to(x.dtype)
+            for m in (layer.gate_up, layer.down)
+        )
+        by_expert = gate_up.view(e.count, 2 * e.width, -1), down.view(e.count, -1, e.width)
+        compute = experts.grouped if experts.can_group(x) else experts.masked
+        return compute(x, *by_expert, weights, ids)
 
     def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor, Tensor | None]]:
         c = self.cache

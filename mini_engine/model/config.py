@@ -6,9 +6,10 @@
 It reads three families of decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on each
 head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`). In
 qwen3_moe a mixture of experts takes the place of each MLP. With several GPUs (tensor parallel),
-`shard` is the model that one of them has: a decoder of fewer heads and narrower MLPs. A feature that the engine does not compute is refused by its name, since the model would load and
-write nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted
-that do not change what a step launches: RoPE, the layout of the file, fp8 weights, attention sinks.
+`shard` is the model that one of them has: a decoder of fewer heads and narrower MLPs. A feature
+that the engine does not compute is refused by its name, since the model would load and write
+nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted that do
+not change what a step launches: RoPE, the layout of the file, fp8 weights, attention sinks.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One decoder, or what one of `ranks` GPUs has of it. Raises ValueError, naming the field, if the sizes do not fit together.
-    `hidden_size` may differ from num_heads * head_dim, so code must use `q_size` for attention."""
+    """One decoder, or what one of `ranks` GPUs has of it. Raises ValueError, naming the field, if
+    the sizes do not fit together. `hidden_size` may differ from num_heads * head_dim, so code must
+    use `q_size` for attention."""
 
     name: str
     family: str  # "qwen2" | "qwen3" | "llama": whose step it is
@@ -280,7 +282,8 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     if theta is None or kv_heads is None:
         raise ValueError(f"{'rope_theta' if theta is None else 'num_key_value_heads'} is missing")
     if head_dim is None:
-        head_dim = 128 if j.model_type in ("qwen3", "seed_oss", "qwen3_moe") else j.hidden_size // max(heads, 1)
+        own = j.model_type in ("qwen3", "seed_oss", "qwen3_moe")
+        head_dim = 128 if own else j.hidden_size // max(heads, 1)
     packed, mxfp4 = None, quantized.get("quant_method") == "mxfp4"
     if quantized and not fp8 and not mxfp4:
         packed = typed(StoredQuantization, quantized, "quantization_config", more=True)

@@ -224,29 +224,21 @@ def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
 # ---------------------------------------------------------------- a mixture of experts
 
 
-def _top_k(chosen: np.ndarray, ids: np.ndarray, scores: np.ndarray) -> None:
+@kernel(
+    bytes=lambda chosen, ids, scores, **_: chosen.nbytes + scores.nbytes,
+    flops=lambda chosen, ids, scores, **_: 4 * scores.size,
+)
+def top_k(
+    chosen: np.ndarray, ids: np.ndarray, scores: np.ndarray, *, normalized: bool = False
+) -> None:
+    """Softmax of a token's scores of all experts; the k largest shares, and whose they are. chosen
+    (T, k), ids (T, k) int32, scores (T, experts). `normalized`: scaled to sum to 1."""
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares /= shares.sum(axis=-1, keepdims=True)
     ids[...] = np.argsort(-shares, axis=-1, kind="stable")[:, : ids.shape[1]]
     chosen[...] = np.take_along_axis(shares, ids, axis=-1)
-
-
-_TOP_K = {"bytes": lambda chosen, ids, scores: chosen.nbytes + scores.nbytes,
-          "flops": lambda chosen, ids, scores: 4 * scores.size}  # fmt: skip
-
-
-@kernel(**_TOP_K)
-def top_k(chosen: np.ndarray, ids: np.ndarray, scores: np.ndarray) -> None:
-    """Softmax of a token's scores of all experts; the k largest, and whose they are. chosen (T, k),
-    ids (T, k) int32, scores (T, experts)."""
-    _top_k(chosen, ids, scores)
-
-
-@kernel(**_TOP_K)
-def top_k_normalized(chosen: np.ndarray, ids: np.ndarray, scores: np.ndarray) -> None:
-    """The same, scaled so that the weights of a token sum to 1."""
-    _top_k(chosen, ids, scores)
-    chosen /= chosen.sum(axis=-1, keepdims=True)
+    if normalized:
+        chosen /= chosen.sum(axis=-1, keepdims=True)
 
 
 @kernel(bytes=lambda order, ids: 4 * order.size)
@@ -263,9 +255,7 @@ def _touched(out: Buffer, weight: Buffer) -> float:
 
 
 @kernel(
-    bytes=lambda out, x, weight, *_: (
-        out.nbytes + x.nbytes + weight.nbytes * _touched(out, weight)
-    ),
+    bytes=lambda out, x, weight, *_: out.nbytes + x.nbytes + weight.nbytes * _touched(out, weight),
     flops=lambda out, x, weight, *_: 2 * out.size * weight.shape[1],
     kind="product",
     indices=(3, 4),
@@ -273,8 +263,8 @@ def _touched(out: Buffer, weight: Buffer) -> float:
 def grouped_linear(
     out: np.ndarray, x: np.ndarray, weight: np.ndarray, ids: np.ndarray, order: np.ndarray
 ) -> None:
-    """out[t, j] = x[t] times the matrix of token t's expert j. out (T, k, N), x (T, K), or (T, k, K)
-    with a row for each expert; weight (experts * N, K), one expert's rows under another's. Every
+    """out[t, j] = x[t] times the matrix of token t's expert j. out (T, k, N); x (T, K), or (T, k,
+    K) with a row for each expert; weight (experts * N, K), one expert's rows under another's. Every
     row is multiplied by itself, as in `linear`; `order` has those of one expert side by side."""
     tokens, active, width = out.shape
     rows, sorted_ids = out.reshape(-1, width), ids.reshape(-1)[order]

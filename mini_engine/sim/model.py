@@ -157,14 +157,13 @@ class Model:
             "qkv_out": (c.q_size + 2 * c.kv_size,), "q": (c.q_size,), "attended": (c.q_size,),
             "gate_up_out": (2 * c.intermediate_size,), "activated": (c.intermediate_size,),
         }  # fmt: skip
-        mlp, indices = MLP, dict[str, tuple[int, ...]]()
+        indices: dict[str, tuple[int, ...]] = {}
         if e := c.experts:
-            mlp, indices = EXPERTS, {"chosen_ids": (tokens, e.active), "order": (tokens * e.active,)}
-            if e.normalized:
-                mlp = tuple((k.top_k_normalized, *row[1:]) if row[0] is k.top_k else row for row in mlp)
+            indices = {"chosen_ids": (tokens, e.active), "order": (tokens * e.active,)}
             widths |= {
-                "scores": (e.count,), "chosen": (e.active,), "expert_out": (e.active, c.hidden_size),
+                "scores": (e.count,), "chosen": (e.active,),
                 "gate_up_out": (e.active, 2 * e.width), "activated": (e.active, e.width),
+                "expert_out": (e.active, c.hidden_size),
             }  # fmt: skip
         in_head, in_layer = self.labels
         norms = [*(layer["input_norm"] for layer in self.layers), self.final_norm]
@@ -176,7 +175,7 @@ class Model:
             self._run(HEAD, in_head, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
                 values |= layer | self.cache.layer(i) | {"next_norm": norms[i + 1]}
-                self._run((*LAYER, *mlp, *END), in_layer, values)
+                self._run((*LAYER, *(EXPERTS if e else MLP), *END), in_layer, values)
             return scratch.keep(values["normed"])
 
     def _run(
@@ -187,8 +186,10 @@ class Model:
             buffers = [values[name] for name in names if name in values]
             if "scales" in names and self.cache.scales:
                 kernel = IN_FP8[kernel.name]
-            eps = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
-            self.device.launch(kernel, *buffers, label=label, **eps)
+            scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
+            if kernel is k.top_k and self.config.experts:
+                scalars = {"normalized": self.config.experts.normalized}
+            self.device.launch(kernel, *buffers, label=label, **scalars)
 
     def head(
         self,

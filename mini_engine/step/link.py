@@ -6,7 +6,7 @@ A rank's part of the sum, its message, is a row of hidden states for each token.
 
     one-shot   each rank reads all other messages, in one kernel        1 exchange, (n - 1) messages
     two-shot   each sums its share of the rows, then reads the others   2 exchanges, 2 (n - 1) / n
-    ring       shares go round, once to be summed, once to be read      2 (n - 1) hops, the same bytes
+    ring       shares go round, once to be summed, once to be read      2 (n - 1) hops, as many
 
 The fastest that the link has is taken. All of them are kernels, and a graph holds them as any other
 (NCCL's and vLLM's own do): on the CPU a sum costs what a launch costs, and in a graph nothing.
@@ -34,8 +34,8 @@ class Link:
     """How ranks of one machine are joined. Times in µs."""
 
     cards: tuple[str, ...]  # those that have it; all others have PCIe
-    start_us: float  # an exchange, its kernel included ...
-    rank_us: float  # ... and this much more for each rank
+    start_us: float  # an exchange, its kernel included, or a ring ...
+    rank_us: float  # ... and of an exchange this much more for each rank
     gb_s: float  # what a rank reads from its peers; 0: as fast as from the host
     ring_hop_us: float
     one_kernel_ranks: int  # the most that one kernel joins: more of them need the ring
@@ -66,7 +66,7 @@ def link_us(kind: Kind, moved_bytes: Any, ranks: int, spec: DeviceSpec) -> Any:
     if kind == "all_gather":
         return exchange_us + (ranks - 1) * moved_us
     shared_us = 2 * (ranks - 1) / ranks * moved_us
-    ring_us = 2 * (ranks - 1) * link.ring_hop_us + shared_us
+    ring_us = link.start_us + 2 * (ranks - 1) * link.ring_hop_us + shared_us
     if ranks > link.one_kernel_ranks:
         return ring_us
     one_shot_us = exchange_us + (ranks - 1) * moved_us

@@ -135,9 +135,7 @@ def stored_as(
             size = float(math.prod(shape) * plain)
         elif kind is None:
             size = block_bytes(shape[0], shape[1], tensor_type(c, name, place, layer))
-        elif (
-            place == "table" or (place == "head" and not kind.head) or kind.experts > expert
-        ):
+        elif place == "table" or (place == "head" and not kind.head) or kind.experts > expert:
             size = math.prod(shape) * plain
         else:
             size = kind.matrix_bytes(shape[0], shape[1])

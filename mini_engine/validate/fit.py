@@ -155,12 +155,10 @@ def left_out(
     return found
 
 
-def left_out_beside(
-    points: Sequence[Point], judged: Sequence[Point], fit: Fit
-) -> dict[str, float]:
+def left_out_beside(points: Sequence[Point], judged: Sequence[Point], fit: Fit) -> dict[str, float]:
     """For each of the points that are in no fit, and whose source or machine is in this one, the
     prediction in ms of a fit that has not seen these."""
-    found = {}
+    found: dict[str, float] = {}
     for host in sorted({point.host for point in judged}):
         own = [point for point in judged if point.host == host]
         sources = {point.source for point in own}

@@ -200,17 +200,17 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """The class, and how the weights are stored where that is not the model's own way; and
-        experts and GPUs."""
+        """The class, and how the weights are stored where that is not the model's own way; of
+        experts and several GPUs, that they are."""
         p = self.point
-        more = [p.quant, SHAPES[p.model].experts and "experts", p.tp > 1 and "several GPUs"]
-        return ", ".join([p.cls, *filter(None, more)])
+        more = [SHAPES[p.model].experts and "experts", p.tp > 1 and "several GPUs"]
+        return ", ".join([p.cls, *(filter(None, more) if any(more) else filter(None, [p.quant]))])
 
     @property
     def step(self) -> tuple[object, ...]:
         """What was measured, however it was launched: the maker of the engine, host, model, ..."""
         p = self.point
-        return p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context, p.quant, p.tp
+        return p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context, p.quant
 
     @property
     def error(self) -> float:
