@@ -26,7 +26,7 @@ demo: .venv/.core  ## Run the main job; ARGS="--help" tells the options
 	$(BIN)/python -m mini_engine demo $(ARGS)
 
 labs: .venv/.core  ## Where you stand in the labs, and the next step
-	@$(BIN)/python -m labs
+	@./lab
 
 notebooks: .venv/.notebooks  ## Open the notebooks in JupyterLab; ARGS="--no-browser" prints the address only
 	PYTHONPATH="$(CURDIR)" $(BIN)/python -m jupyterlab notebooks --MappingKernelManager.root_dir="$(CURDIR)" $(ARGS)

@@ -1,1 +1,1 @@
-"""The labs: files of the engine with holes in them. `python -m labs` tells you where you stand."""
+"""The labs: files of the engine with holes in them. `./lab` tells you where you stand."""

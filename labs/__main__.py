@@ -1,4 +1,4 @@
-"""`python -m labs COMMAND`."""
+"""`./lab COMMAND`."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """Lets plain pytest run a lab: `pytest labs/lab05_capture_replay`.
 
-`python -m labs check` explains more; use pytest for its own options (`-x`, `--pdb`, `-k`).
+`./lab check` explains more; use pytest for its own options (`-x`, `--pdb`, `-k`).
 LAB_IMPL says whose code is tested: `mine` (default), `reference` or `wrong/NAME`. Run one lab at a
 time, because labs put different files in the place of the same modules.
 """
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = Path(tempfile.mkdtemp(prefix="lab-"))
         files = {file: folder / file for file in lab.sources}
         for file, text in lab.texts(which).items():
-            files[file].write_text(text)
+            files[file].write_text(text, encoding="utf-8")
     sys.dont_write_bytecode = True
     substitute({lab.module(file): path for file, path in files.items()})
 

@@ -1,5 +1,5 @@
-"""Figures of chapter 14: what a polite client does not see, what each stopwatch counts, and the two
-pictures of `python -m mini_engine validate`."""
+"""Figures of chapter 14: what a polite client does not see, what each stopwatch counts, how far off
+predictions are, and the two pictures of `python -m mini_engine validate`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from course.draw import ledger
 from course.draw.ch04 import COLOURS, four_launches
 from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
 from mini_engine.plots.figures import errors_by_class, predicted_against_measured
 from mini_engine.serving.report import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.cards import load_spec
 from mini_engine.validate.points import (
     SHIPPED_POINTS,
     Row,
@@ -168,10 +170,41 @@ def validate_errors(path: Path) -> None:
     errors_by_class(rows, by_class(rows), path)
 
 
+LAUNCHED = {"an engine, eager": "NONE", "… in pieces": "PIECEWISE", "… in one graph": "FULL"}
+
+
+def bar_intervals(path: Path) -> None:
+    """The ledger's bars, each with where four of five measured steps like it lie."""
+    title = "Nobody knows the eager bars to better\nthan a factor of two"
+    caption = (
+        "Predicted: the ledger. Line: where four of five measured steps lie around what a fit that "
+        "had not seen them predicts."
+    )
+    with canvas(path, (6.9, 5.36), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        names = []
+        for row, bar in enumerate(ledger.rows_of(14)):
+            left = 0.0
+            for part in reversed(ledger.PARTS):
+                wide = bar.parts_us[part] / 1e3
+                axes.barh(row, wide, left=left, color=ledger.COLOURS[part])
+                left += wide
+            found = load_spec("h200").interval(bar.ms, LAUNCHED.get(bar.label, "NONE"))
+            low, high = found or (bar.ms, bar.ms)
+            axes.plot([low, high], [row, row], "-|", color=BLACK, markersize=16, linewidth=2)
+            names.append(f"{bar.label}\n{bar.told} ({low:.2g} to {high:.2g})")
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 40)
+        axes.set_xlabel("time of one token (ms)")
+        axes.grid(visible=False, axis="y")
+
+
 FIGURES = {
     "14-coordinated-omission.png": coordinated_omission,
     "14-four-stopwatches.png": four_stopwatches,
     "14-held-out.png": held_out,
+    "14-intervals.png": bar_intervals,
     "14-validate-points.png": validate_points,
     "14-validate-errors.png": validate_errors,
 }

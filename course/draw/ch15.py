@@ -15,7 +15,7 @@ from matplotlib.patches import Patch, Rectangle
 from course.draw.ch11 import CONFIG, DECODE, OURS
 from course.draw.ledger import COLOURS as PART_COLOURS
 from course.draw.ledger import TOLD, bars, floor_us
-from mini_engine.plots.canvas import BLACK, BLUE, PALE, VERMILION, canvas
+from mini_engine.plots.canvas import BLACK, BLUE, PALE, SKY, canvas
 from mini_engine.step.kernels import step_parts
 from mini_engine.step.run import kernel_us
 
@@ -40,14 +40,14 @@ def ladder(path: Path) -> None:
     )
     caption = (
         "Recorded by others: Qwen3.8-27B as one CUDA graph (pegainfer-project/kern, pull request "
-        "1). The axis does not begin at zero."
+        "1). Each commit was timed anew, before and after. The axis does not begin at zero."
     )
     with canvas(path, (6.9, 6.36), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for row, (_, before, after) in enumerate(LADDER):
             axes.annotate(
                 "", (after, row), (before, row),
-                arrowprops={"arrowstyle": "-|>", "color": VERMILION, "lw": 4, "mutation_scale": 22},
+                arrowprops={"arrowstyle": "-|>", "color": BLACK, "lw": 4, "mutation_scale": 22},
             )  # fmt: skip
             axes.text(before + 0.04, row, f"−{before - after:.2f}", va="center", weight="bold")
         axes.set_yticks(range(len(LADDER)), [what for what, _, _ in LADDER])
@@ -104,8 +104,8 @@ def layer_in_a_graph(path: Path) -> None:
         rows[0].legend(
             handles=[
                 Patch(color=BLUE, label="moving bytes"),
-                Patch(color=VERMILION, label="starting, ending"),
-                Patch(color=PALE, label="nothing"),
+                Patch(color=SKY, label="starting kernels"),
+                Patch(color=PALE, label="gap or wait"),
             ],
             loc="lower left", bbox_to_anchor=(-0.16, 1.3), ncols=3, borderaxespad=0.2,
             columnspacing=0.8, handlelength=0.9, handletextpad=0.3,
@@ -117,7 +117,7 @@ def _in_a_row(axes: Axes, style: str) -> float:
     at = 0.0
     for place, op in enumerate(step_parts(CONFIG, DECODE, style).layer):
         us = kernel_us(op, OURS) - OURS.kernel_floor_us
-        _box(axes, at, OURS.kernel_floor_us, 0, VERMILION)
+        _box(axes, at, OURS.kernel_floor_us, 0, SKY)
         _box(axes, at + OURS.kernel_floor_us, us, 0, BLUE)
         _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
         axes.text(at, -0.12 - 0.42 * (place % 2), SHORT[op.name], va="top", size=14)
@@ -136,7 +136,7 @@ def _early(axes: Axes) -> None:
         goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
         _box(axes, began, loaded - began, lane, BLUE)
         _box(axes, loaded, goes_on - loaded, lane, PALE)
-        _box(axes, goes_on, OURS.kernel_floor_us, lane, VERMILION)
+        _box(axes, goes_on, OURS.kernel_floor_us, lane, SKY)
         axes.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
         ended = goes_on + OURS.kernel_floor_us
     axes.text(
@@ -177,7 +177,8 @@ def last_four(path: Path) -> None:
                 left += bar.parts_us[part] / 1e3
             axes.text(left, row, f" {left:.2g} ms", va="center", weight="bold")
         axes.axvline(floor_us() / 1e3, color=BLACK, linewidth=1.5)
-        axes.set_yticks(range(len(last)), [bar.label for bar in last])
+        names = ["vLLM, in one graph", *(bar.label for bar in last[1:])]
+        axes.set_yticks(range(len(last)), names)
         axes.set(xlim=(0, 1.95), ylim=(len(last) + 0.9, -0.5), xlabel="time of one token (ms)")
         axes.grid(visible=False, axis="y")
         axes.legend(

@@ -69,6 +69,9 @@ def setup(app: Any) -> None:
 
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.connect("html-page-context", _face, priority=400)  # before furo draws the menu
+    for name in DATA:  # here and not in a worker, of whose errors Sphinx says nothing
+        _data(name)
+    _landing(app.confdir)
 
 
 def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> str | None:

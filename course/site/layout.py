@@ -3,13 +3,15 @@
 In:  the repository. Out: a folder with the same layout: documents, figures, notebooks; an index
 that has them all in order; a page for each module of the engine, written from its docstrings.
 
-A chapter gets a line of cards below its title, and `<!-- widget: NAME -->`, which a forge does not
-show, becomes the place of `widgets/NAME.js`. A fence such as `python from FILE:SYMBOL` gets the
+A chapter gets a line of cards below its title and fields below its predictions (of
+course/predictions.toml), and `<!-- widget: NAME -->`, which a forge does not show, becomes the
+place of `widgets/NAME.js`. A fence such as `python from FILE:SYMBOL` gets the
 name of a language that a highlighter knows; the rest of a document is not touched.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -34,7 +36,14 @@ PLAIN = (
 )
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
 WIDGET = re.compile(r"^<!-- widget: ([\w-]+) -->$", re.MULTILINE)
-TRY = {"race": "the race", "capture": "a replay", "pages": "the page table", "ladder": "a ladder"}
+STILL = "Here a picture moves with JavaScript; the figures of this chapter show it at rest."
+PLACE = rf'<div class="widget" id="widget-\1" data-widget="\1"><noscript>{STILL}</noscript></div>'
+PREDICT = re.compile(r"^## Predict before you run\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+ALL_PREDICTIONS = "../your-predictions.html"
+TRY = {
+    "race": "the race", "capture": "a replay", "pages": "the page table", "ladder": "a ladder",
+    "roofline": "the roofline", "cutter": "cutting", "softmax": "tiles", "floor": "five levers",
+}  # fmt: skip
 # Pages that the menu opens below another one.
 BELOW = {"course/README.md": "[0-9]*", "labs/README.md": "lab*/README"}
 # Links to a file that is no page lead to its page in the reference, or become plain text.
@@ -57,6 +66,7 @@ def lay_out(root: Path, into: Path) -> Path:
     cards = {f"{chapter.page}.md": cards_of(chapter) for chapter in chapters(root)}
     for lab in sorted(root.glob("labs/lab*/lab.toml")):
         cards[f"labs/{lab.parent.name}/README.md"] = cards_of_lab(tomllib.loads(lab.read_text()))
+    asked = tomllib.loads((root / "course/predictions.toml").read_text())
     found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
     for path in (*found, root / "mini_engine/README.md"):
         name, text = path.relative_to(root), prepared(path, root)
@@ -64,9 +74,13 @@ def lay_out(root: Path, into: Path) -> Path:
         if name.as_posix() in cards:
             moves = "".join(
                 f'- <a href="#widget-{widget}">Try: {TRY[widget]}</a>\n'
-                for widget in re.findall(r'data-widget="(\w+)"', rest)
+                for widget in re.findall(r'id="widget-(\w+)"', rest)
             )
             text = f"{title}\n\n{cards[name.as_posix()]}{moves}\n{rest}"
+        if name.stem in asked and name.parts[0] == "course":
+            asks = PREDICT.search(text)
+            at = asks.end() if asks else len(text)
+            text = text[:at] + fields_of(name, asked[name.stem]) + text[at:]
         if below := BELOW.get(name.as_posix()):
             text += f"\n```{{toctree}}\n:glob:\n:hidden:\n\n{below}\n```\n"
         write(into / name, text)
@@ -76,7 +90,8 @@ def lay_out(root: Path, into: Path) -> Path:
             shutil.copy(path, into / path.relative_to(root))
     write(into / "reference/index.md", _reference_index(sorted(pages)))
     for path in sorted(Path(__file__).parent.glob("pages/*.md")):
-        write(into / path.name, path.read_text().replace("FIGURES", json.dumps(step_figures())))
+        text = path.read_text().replace("FIGURES", json.dumps(step_figures()))
+        write(into / path.name, WIDGET.sub(PLACE, text))
     return into
 
 
@@ -98,11 +113,14 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
-    still = (
-        "<noscript>Here a picture moves with JavaScript; the next one shows it at rest.</noscript>"
-    )
-    place = rf'<div class="widget" id="widget-\1" data-widget="\1">{still}</div>'
-    return SOURCE_LINK.sub(link, WIDGET.sub(place, text))
+    return SOURCE_LINK.sub(link, WIDGET.sub(PLACE, text))
+
+
+def fields_of(name: Path, fields: list[dict[str, Any]]) -> str:
+    """The place of the fields for one's predictions on a chapter's page."""
+    state = {"page": name.with_suffix("").as_posix(), "fields": fields, "all": ALL_PREDICTIONS}
+    kept = html.escape(json.dumps(state, ensure_ascii=False), quote=True)
+    return f'<div class="widget" data-widget="predict" data-state="{kept}"></div>\n\n'
 
 
 def cards_of(chapter: Chapter) -> str:

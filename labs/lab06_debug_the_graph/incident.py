@@ -229,7 +229,7 @@ def main(words: Sequence[str] | None = None) -> None:
     text = lab.to_mend()[file]
     if args.mine:
         workspace.refuse_unready(lab, workspace.load_progress())
-        text = workspace.my_files(lab)[file].read_text()
+        text = workspace.my_files(lab)[file].read_text(encoding="utf-8")
     log = INCIDENTS[args.runner](loaded(text, f"incident_{args.runner}"))
     lines = [f"{number:3}  {line}" for number, line in enumerate(log, start=1)]
     if not args.mine:

@@ -117,7 +117,10 @@ def everybody(slots: range) -> Said:
 
 def kept(letter: str) -> float:
     """The share of the lines that were given which still stand in the learner's file."""
-    mine = {line.strip() for line in Path(str(RUNNERS[letter].__file__)).read_text().splitlines()}
+    mine = {
+        line.strip()
+        for line in Path(str(RUNNERS[letter].__file__)).read_text(encoding="utf-8").splitlines()
+    }
     lines = [line.strip() for line in given(letter).splitlines() if line.strip()]
     return sum(line in mine for line in lines) / len(lines)
 

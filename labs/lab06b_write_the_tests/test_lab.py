@@ -19,9 +19,9 @@ from labs.runner.cut.edits import edits
 HERE = Path(__file__).parent
 SIM = HERE.parent.parent / "mini_engine/sim"
 # The engine's runners as one module, so that a broken one may replace parts of either file.
-ENGINE = (SIM / "graphs.py").read_text() + "".join(
+ENGINE = (SIM / "graphs.py").read_text(encoding="utf-8") + "".join(
     line
-    for line in (SIM / "piecewise.py").read_text().splitlines(keepends=True)
+    for line in (SIM / "piecewise.py").read_text(encoding="utf-8").splitlines(keepends=True)
     if not line.startswith(("from __future__", "from mini_engine.sim.graphs"))
 )
 CLAIMS = [
@@ -34,7 +34,10 @@ CLAIMS = [
     "live_ops_run_live_and_all_of_them",
 ]
 # Each broken runner: its edits, what people saw, and the weaknesses of a suite that miss it.
-BROKEN = {one["name"]: one for one in tomllib.loads((HERE / "mutants.toml").read_text())["runner"]}
+BROKEN = {
+    one["name"]: one
+    for one in tomllib.loads((HERE / "mutants.toml").read_text(encoding="utf-8"))["runner"]
+}
 REFUSES = "turned_away"  # an error of its own: a test that asks for nothing fails on it, too
 ERRORS = (Exception, pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
 each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=lambda name: name.replace("_", " "))
@@ -49,7 +52,7 @@ def runner(text: str = ENGINE, name: str = "graphs") -> ModuleType:
 
 def right(name: str) -> ModuleType:
     """The engine's runners with the definitions of another right one in the place of their own."""
-    return runner(splice(ENGINE, (HERE / "right" / f"{name}.py").read_text()), name)
+    return runner(splice(ENGINE, (HERE / "right" / f"{name}.py").read_text(encoding="utf-8")), name)
 
 
 @cache

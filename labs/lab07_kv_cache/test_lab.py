@@ -650,7 +650,7 @@ def test_requests_side_by_side_do_not_touch_each_other() -> None:
 
 def test_the_engine_writes_with_your_cache_what_it_should() -> None:
     """Three prompts of the shipped checkpoint at once, in chunks, in graphs with padded rows."""
-    golden = json.loads((SHIPPED / "greedy.json").read_text())["prompts"][:3]
+    golden = json.loads((SHIPPED / "greedy.json").read_text(encoding="utf-8"))["prompts"][:3]
     tiny, new = open_checkpoint(SHIPPED), 10
     limits = SchedulerLimits(3, 3, num_blocks=40, block_size=4, max_model_len=64)
     dispatcher = GraphDispatcher("FULL", [4], limits.max_num_seqs)

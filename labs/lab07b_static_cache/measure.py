@@ -48,7 +48,7 @@ LEDGER_LINE = f"ITL {SHAPE}, batch {ASKED}, {T_MAX} columns, {GRAPH} (lab 7b)"
 
 def main(words: Sequence[str]) -> int:
     """The command. Exit code 0, measured or not."""
-    parser = argparse.ArgumentParser(prog="python -m labs measure 7b")
+    parser = argparse.ArgumentParser(prog="./lab measure 7b")
     about = f"a step of {ASKED} rows of {T_MAX:,} columns in one graph"
     parser.add_argument("--predict", type=float, metavar="MS", help=about)
     parser.add_argument("--spec", default="h200", help="the card to predict for (default: h200)")
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
             parser.error(f"--predict {args.predict:g}: a time in ms is above zero")
         ledger.predict(LEDGER_LINE, args.predict, "ms")
     config, console, reason = named_shape(SHAPE), Console(highlight=False), why_not()
-    line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "7b", *words])
+    line = shlex.join(["./lab", "measure", "7b", *words])
     timed: dict[tuple[int, str], Interval] = {}
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")

@@ -402,7 +402,7 @@ def test_three_ways_give_one_attention() -> None:
 
 def test_the_engine_writes_with_your_attention_what_it_should() -> None:
     """The shipped checkpoint against the text that transformers wrote with it."""
-    golden = json.loads((SHIPPED / "greedy.json").read_text())["prompts"][0]
+    golden = json.loads((SHIPPED / "greedy.json").read_text(encoding="utf-8"))["prompts"][0]
     tiny = open_checkpoint(SHIPPED)
     eager, limits = GraphDispatcher("NONE", [], 1), limits_for(tiny.config, 1)
     runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, eager)

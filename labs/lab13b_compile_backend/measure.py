@@ -39,7 +39,7 @@ BLOCK = 16  # tokens
 
 def main(words: Sequence[str]) -> int:
     """The command. Exit code 0."""
-    parser = argparse.ArgumentParser(prog="python -m labs measure 13b")
+    parser = argparse.ArgumentParser(prog="./lab measure 13b")
     add = parser.add_argument
     add("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id (default: shipped)")
     add("--tokens", type=int, default=8, metavar="N", help="of the first step, from 2 (default: 8)")

@@ -69,7 +69,7 @@ WAYS = (
 
 def main(words: Sequence[str]) -> int:
     """The command. Exit code 0, measured or not."""
-    parser = argparse.ArgumentParser(prog="python -m labs measure 15b")
+    parser = argparse.ArgumentParser(prog="./lab measure 15b")
     parser.add_argument("--predict", type=float, metavar="MS", help=f"a token by {ONE_GRAPH}")
     parser.add_argument("--spec", default="h200", help="the card to predict for (default: h200)")
     parser.add_argument(
@@ -83,7 +83,7 @@ def main(words: Sequence[str]) -> int:
     config, console = named_shape(SHAPE), Console(highlight=False)
     specs = {engine: load_spec(args.spec, args.host, engine) for engine in (PLAIN, OURS)}
     on = f"{specs[PLAIN].name} on the host {specs[PLAIN].host}"
-    line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "15b", *words])
+    line = shlex.join(["./lab", "measure", "15b", *words])
     predicted, reason = predicted_ms(config, specs), why_not()
     what = f"{SHAPE}, 16 bits, batch {BATCH}, context {CONTEXT}; a token takes\n"
     if reason:

@@ -57,7 +57,7 @@ BENCH_S = 900
 
 def main(words: Sequence[str]) -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m labs measure 16")
+    parser = argparse.ArgumentParser(prog="./lab measure 16")
     parser.add_argument(
         "--predict", action="append", default=[], metavar="WORDS",
         help='"batch=1 eager=… compiled=… graphs=…", in ms',
@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
         if reason:
             without(setup, said, reason, load_spec(args.spec, args.host), console)
             return 0
-        line = shlex.join(["python", "-m", "labs", "measure", "16", *words])
+        line = shlex.join(["./lab", "measure", "16", *words])
         measurement = measured(setup, (args.spec, args.host), line, console)
     except (ValueError, OSError, subprocess.SubprocessError) as error:
         print(f"labs measure 16: {' '.join(str(error).split())}", file=sys.stderr)
@@ -195,7 +195,7 @@ def without(
     for line in told(spec):
         console.print(line, soft_wrap=True)
     console.print("\nOf a server of your own: --log FILE --result FILE reads what it wrote.")
-    console.print("\nWith vLLM 0.33 and a GPU, `labs measure 16` runs for each variant and batch:")
+    console.print("\nWith vLLM 0.33 and a GPU, `./lab measure 16` runs for each variant and batch:")
     for variant in VARIANTS:
         console.print(f"  {shlex.join(serve_command(setup, variant))}", soft_wrap=True)
     for batch in BATCHES:
@@ -256,7 +256,7 @@ def our_own(setup: Setup) -> list[str]:
     """What lab 14 measured of this engine on this machine, if it has."""
     path = workspace.home() / "lab14_measure_itl" / "bench.json"
     if not path.exists():
-        return ["This engine's own ITL: python -m labs measure 14"]
+        return ["This engine's own ITL: ./lab measure 14"]
     told = [f"This engine's own, by lab 14 on {load_evidence(path).gpu}, on the device's clock:"]
     for row in load_evidence(path).figures["rows"]:
         if row["status"] == "measured" and row["shape"] == setup.shape:

@@ -1,6 +1,6 @@
 """Read one's own vLLM: the log of its start-up, the result file of a benchmark, or both.
 
-In:  `labs measure 16 --log FILE --result FILE`, with --shape, --max-num-seqs and
+In:  `./lab measure 16 --log FILE --result FILE`, with --shape, --max-num-seqs and
      --max-num-batched-tokens where the server had others than `Setup`.
 Out: what your functions read there, beside what this engine's policy and model say.
 """

@@ -1,6 +1,6 @@
 """What others have published of vLLM with and without graphs, beside what our model says of it.
 
-In:  `published.json`: figures with their sources. Out: lines of text for `labs measure 16`, and
+In:  `published.json`: figures with their sources. Out: lines of text for `./lab measure 16`, and
      `Reconciled`: how a published factor of 3.7 and a predicted one of 8.8 belong together.
 
 A request is more than its decode steps: a prompt, a queue, Python around the engine. None of that

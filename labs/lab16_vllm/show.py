@@ -52,7 +52,7 @@ def main() -> None:
         except ValueError:
             print(f"  {ladder}; the capture did not end, expected {expected}")
     print()
-    for name, result in json.loads(RUNS.read_text()).items():
+    for name, result in json.loads(RUNS.read_text(encoding="utf-8")).items():
         if name == "_meta":
             continue
         found = latency(result)

@@ -36,7 +36,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 
-CASES = json.loads((Path(__file__).parent / "results_vllm_0_33.json").read_text())
+CASES = json.loads((Path(__file__).parent / "results_vllm_0_33.json").read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------- three variants

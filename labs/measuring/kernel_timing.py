@@ -55,7 +55,7 @@ class Case:
 
 def main(lab: str, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequence[str]) -> int:
     """The command. `cases` lists the cases for a spec; `--predict` is about the first one."""
-    parser = argparse.ArgumentParser(prog=f"python -m labs measure {lab}")
+    parser = argparse.ArgumentParser(prog=f"./lab measure {lab}")
     parser.add_argument(
         "--predict", type=float, metavar="µs", help="your prediction for the first line"
     )
@@ -67,7 +67,7 @@ def main(lab: str, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequenc
     listed = cases(spec)
     reason = why_not()
     if reason:
-        command = shlex.join([".venv/bin/python", "-m", "labs", "measure", str(lab), *words])
+        command = shlex.join(["./lab", "measure", str(lab), *words])
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
         console.print(f"Predicted for {spec.name}, {ENGINE}'s kernels, in a graph:\n")
         console.print(prediction_table(listed, spec))

@@ -9,7 +9,7 @@ each, in `labs/mine`, which git ignores; a table; a picture of predicted against
 
 The file only ever grows: a prediction cannot be changed once its measurement is known. Until then
 you may predict again, and both lines stay. Numbers from an emulator are refused, because they
-measure nothing. `labs ledger` prints the table and draws the picture.
+measure nothing. `./lab ledger` prints the table and draws the picture.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Race:
 
 def main(race: Race, words: Sequence[str]) -> int:
     """Run it. Returns the exit code, which is 2 if nothing was predicted."""
-    parser = argparse.ArgumentParser(prog=f"python -m labs measure {race.lab}")
+    parser = argparse.ArgumentParser(prog=f"./lab measure {race.lab}")
     parser.add_argument(
         "--predict", action="append", default=[], metavar="WORDS", help=f'"{race.example}", in ms'
     )
@@ -208,7 +208,7 @@ def captured(race: Race, said: Predictions, console: Console) -> None:
             [".venv/bin/python", "-m", "mini_engine", *bench_words(race, (None, None), OUT)]
         )
         console.print("[bold]Not yet measured[/bold]: no run on a GPU has been kept. On a machine")
-        console.print(f"with one, `labs measure {race.lab}` closes your predictions. It runs:")
+        console.print(f"with one, `./lab measure {race.lab}` closes your predictions. It runs:")
         console.print(f"  {line}", soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""The runner of the labs: what `python -m labs COMMAND` does.
+"""The runner of the labs: what `./lab COMMAND` does.
 
 The room `cut` knows what a lab is; `checks` runs its tests in a process of their own; `mistakes`
 knows the misconceptions and makes small mistakes. The files beside them are the commands, the
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-PYTHON = ".venv/bin/python"  # which `make` has given the packages
-
 
 class Done(NamedTuple):
     """What a command leaves: its result as JSON would show it, and the exit code."""
@@ -20,5 +18,5 @@ class Done(NamedTuple):
 
 
 def command(*words: str | int) -> str:
-    """`.venv/bin/python -m labs WORDS`: a command as one types it in the checkout."""
-    return " ".join([PYTHON, "-m", "labs", *map(str, words)])
+    """`./lab WORDS`: a command as one types it in the checkout."""
+    return " ".join(["./lab", *map(str, words)])

@@ -1,4 +1,4 @@
-"""The command line of the labs: `python -m labs COMMAND`.
+"""The command line of the labs: `./lab COMMAND`.
 
 In:  words. Out: text for people, or JSON with `--json`. The exit code is 0 if all is well, 1 if a
 lab does not pass yet, and 2 on bad input, with one line that says what to do.
@@ -19,17 +19,13 @@ from mini_engine.cli.terminal import Parser, Screen
 
 HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test
-passes.
+passes. `./lab` alone says where you stand and what comes next.
 
-  python -m labs                where you stand, and the next step
-  python -m labs start 5        cut the holes of lab 5 into a file of your own
-  python -m labs check          run the tests of the lab you are in
-  python -m labs hint           the next hint for the first open hole
-  python -m labs demo           the engine's demo with your solved files in its place
+{commands}
 
-Your files are in labs/mine, which git ignores: pulling a newer version never touches them. When
-they no longer fit the engine, `python -m labs update` carries your code over.
+{more}Your files are in labs/mine, which git ignores: pulling a newer version never touches them.
 """
+DAILY = ("start", "watch", "check", "hint", "show", "predict")
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {  # name or flag -> what `add_argument` takes
@@ -53,24 +49,24 @@ ARGUMENTS: dict[str, dict[str, Any]] = {  # name or flag -> what `add_argument` 
 
 # name -> help, arguments, and MODULE:FUNCTION below labs.runner, imported when the command is typed
 COMMANDS = {
-    "list": ("show every lab, how far you are, and the next step",
-             "--json", "commands:run_list"),
     "start": ("cut the holes of a lab into a file of your own; a file that exists is kept",
               "--json number --hard", "commands:run_start"),
-    "check": ("run the tests of a lab on your file",
-              "--json number --impl --all", "commands:run_check"),
+    "watch": ("check whenever you save, until Ctrl-C",
+              "number --hole", "commands:run_watch"),
+    "check": ("run the tests of a lab on your file, or those of one hole",
+              "--json number --hole --impl --all", "commands:run_check"),
     "hint": ("show one more hint",
              "--json number --hole", "commands:run_hint"),
-    "watch": ("check again whenever you save, until Ctrl-C",
-              "number", "commands:run_watch"),
     "show": ("show on your own code what the lab is about",
              "number words", "demo:run_show"),
+    "predict": ("say what you expect before a lab; after green, see the key",
+                "--json number --question --say --because", "predict:run_predict"),
+    "list": ("show every lab, how far you are, and the next step",
+             "--json", "commands:run_list"),
     "demo": ("run the demo, or any command of the engine, with your solved files in place",
              "words", "demo:run_demo"),
     "measure": ("run the measuring step of a GPU lab, or read a run that was kept",
                 "number words", "demo:run_measure"),
-    "predict": ("say what you expect before a lab; after green, see the key",
-                "--json number --question --say --because", "predict:run_predict"),
     "ledger": ("show how good your predictions were, and whether they got better",
                "--json", "predict:run_ledger"),
     "diff": ("show how your file differs from the engine's",
@@ -95,6 +91,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `list` if none is given. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv) or ["list"]
+    if words[0] in ("-h", "--help", "help", "--all"):
+        print(told(every="--all" in words), end="")
+        return 0
     known = [f" {word}" for word in words[:1] if word in COMMANDS]
     name = "".join(["labs", *known])
     return guarded(name, lambda: _run(words), as_json="--json" in words)
@@ -114,15 +113,19 @@ def _run(words: list[str]) -> int:
 
 def build_parser() -> Parser:
     """A subcommand for each row of `COMMANDS`."""
-    parser = Parser(
-        prog="python -m labs",
-        description=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="./lab")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (told, arguments, run) in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=told, description=told)
+    for name, (does, arguments, run) in COMMANDS.items():
+        sub = subparsers.add_parser(name, description=does)
         for argument in arguments.split():
             sub.add_argument(argument, **ARGUMENTS[argument])
         sub.set_defaults(run=run)
     return parser
+
+
+def told(*, every: bool = False) -> str:
+    """The help: the six commands of every day, or all of them."""
+    rows = [f"  ./lab {name:10}{does}" for name, (does, *_) in COMMANDS.items()
+            if every or name in DAILY]  # fmt: skip
+    more = "" if every else "`./lab --all` lists the others: demo, diff, solution, sabotage, …\n"
+    return HELP.format(commands="\n".join(rows), more=more)

@@ -19,15 +19,18 @@ from rich.table import Table
 
 from labs.runner import Done, command, workspace
 from labs.runner.checks.checking import Report, check_files, check_texts, still_open
-from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
+from labs.runner.checks.warm import forks
+from labs.runner.cut.catalogue import PATH, Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.cut.migrate import Migrated, migrate
 from labs.runner.cut.source import shown, source, syntax_error
 from labs.runner.doctor import INSTALL, missing
 from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predict import score_line, unanswered
+from labs.runner.programs import merged
 from labs.runner.renumber import renumber
-from labs.runner.report import as_json, hole_in_doubt, show_report
+from labs.runner.report import as_json, done, hole_in_doubt, show_report
+from labs.runner.reward import at_green, at_red, holes_so_far, printed
 from labs.runner.workspace import FIRST, PASSED, Progress
 
 STATES = {  # of a lab: the sign in the list, and what it means
@@ -49,28 +52,43 @@ def run_list(args: Namespace, console: Console) -> Done:
         )
         first = lab_number(FIRST)
         workspace.start(first, progress)
-        workspace.save_progress(progress)
         _introduce(first, True, progress, console)
         return Done()
     standings = [workspace.standing(lab, progress) for lab in labs]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "lab", "min", "checks", "hints", "needs", "without a GPU"):
+    for name in ("", "lab", "min", "checks", "hints", "after", "without a GPU"):
         table.add_column(name, justify="right" if name in ("min", "checks", "hints") else "left")
-    for lab, where in zip(labs, standings, strict=True):
-        table.add_row(
-            STATES[where["state"]][0] if where["state"] else "",
-            f"{'[bold]' if where['current'] else ''}{lab.number:>3} {lab.title}",
-            *(str(n or "") for n in (lab.minutes, where["checks"], where["hints"])),
-            lab.needs, lab.without,
-        )  # fmt: skip
+    rows = list(zip(labs, standings, strict=True))
+    for title, on_path in (("the short path", True), ("branches, by interest", False)):
+        of = [row for row in rows if (row[0].number in PATH) is on_path]
+        minutes = sum(lab.minutes for lab, _ in of)
+        table.add_row("", f"[bold]{title}[/]", f"{minutes / 60:.0f} h")
+        for lab, where in of:
+            table.add_row(
+                STATES[where["state"]][0] if where["state"] else "",
+                f"{'[bold]' if where['current'] else ''}{lab.number:>3} {lab.title}",
+                *(str(n or "") for n in (lab.minutes, where["checks"], where["hints"])),
+                ", ".join(lab.after), lab.without,
+            )  # fmt: skip
     seen = {where["state"] for where in standings}
     signs = "   ".join(" ".join(words) for state, words in STATES.items() if state in seen)
     passed = sum(where["state"] in PASSED for where in standings)
-    console.print(table, f"\n{signs}", sep="\n")
+    console.print(table, f"\n{signs}", holes_so_far(labs, progress), sep="\n")
+    done = [
+        lab.minutes for lab, where in zip(labs, standings, strict=True) if where["state"] in PASSED
+    ]
+    console.print(bar(sum(done), sum(lab.minutes for lab in labs)))
     console.print(f"{passed} of {len(labs)} passed. {workspace.next_step(labs, progress)}")
     if stale := [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]:
         console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
     return Done(standings)
+
+
+def bar(done: int, all_minutes: int, columns: int = 40) -> str:
+    """The minutes of the labs that are passed, of those of all, as a bar with hours."""
+    full = columns * done // all_minutes
+    hours = " of ".join(f"{minutes / 60:.0f} h" for minutes in (done, all_minutes))
+    return f"[green]{'█' * full}[/]{'·' * (columns - full)} {hours}"
 
 
 def run_start(args: Namespace, console: Console) -> Done:
@@ -87,7 +105,6 @@ def run_start(args: Namespace, console: Console) -> Done:
         progress.of(lab).hard = True
         lab = lab.without_words()
     written = workspace.start(lab, progress)
-    workspace.save_progress(progress)
     _introduce(lab, written, progress, console)
     return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
 
@@ -98,7 +115,6 @@ def run_reset(args: Namespace, console: Console) -> Done:
     progress.of(lab).hard = args.hard
     lab = lab.without_words() if args.hard else lab
     backups = workspace.reset(lab, progress)
-    workspace.save_progress(progress)
     for backup in backups:
         console.print(f"kept what you had: {shown(backup)}")
     _introduce(lab, True, progress, console)
@@ -108,16 +124,24 @@ def run_reset(args: Namespace, console: Console) -> Done:
 def _introduce(lab: Lab, fresh: bool, progress: Progress, console: Console) -> None:
     """What to predict, to read, to edit and to run, in this order."""
     console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
+    if lab.number == FIRST and fresh:
+        console.print(f"\n{escape(printed(f'labs.{lab.name}.show', [], merged([lab]), {}) or '')}")
     if asked := unanswered(lab, progress):
         console.print(f"  predict [bold]{command('predict', lab.number)}[/]   "
-                      f"{asked} question{'s' * (asked != 1)}, before you read")  # fmt: skip
-    console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
+                      f"{asked} question{'s' * (asked != 1)}, before anything else")  # fmt: skip
+    if lab.number == FIRST:
+        console.print("  read    nothing: five minutes, and you see what all of this is about")
+    else:
+        console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
     for path in workspace.my_files(lab).values():
         console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
     for hole in lab.holes:
         verb = "mend " if hole.broken else "write"
         console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
-    console.print(f"\nThen: [bold]{command('check')}[/]   stuck: [bold]{command('hint')}[/]")
+    console.print(
+        f"\nThen: [bold]{command('watch')}[/], which checks whenever you save "
+        f"(once: {command('check')})   stuck: [bold]{command('hint')}[/]"
+    )
 
 
 # ---------------------------------------------------------------- check and watch
@@ -127,28 +151,45 @@ def run_check(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
+    hole = _hole(args, lab)
+    first = not workspace.solved(lab, progress)
     with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
-            report = check_mine(lab, progress)
+            report = check_mine(lab, progress, hole.number if hole else 0)
         else:
             texts = lab.texts(args.impl)
             report = check_texts(lab, texts)
             report.causes = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
-    if report.passed and args.impl == "mine" and (line := score_line(lab)):
-        console.print(line)
+    if args.impl == "mine":
+        _beside(report, progress, first, console)
     return Done(as_json(report), 0 if report.passed else 1)
 
 
-def check_mine(lab: Lab, progress: Progress) -> Report:
-    """Check the learner's files, note the outcome, and look for the causes of failures."""
+def _beside(report: Report, progress: Progress, first: bool, console: Console) -> None:
+    """The pictures of a check, and what comes next."""
+    if console.quiet:
+        return
+    if not report.passed:
+        at_red(report, console)
+    elif not report.hole:
+        at_green(report.lab, progress, first=first, console=console)
+        console.print(f"\n{score_line(report.lab)}")
+        console.print(workspace.next_step(all_labs(), progress))
+
+
+def check_mine(lab: Lab, progress: Progress, hole: int = 0) -> Report:
+    """Check the learner's files, note the outcome, and look for the causes of failures. With a
+    `hole` only its tests are run, and nothing is noted."""
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
-    report = check_files(lab, files)
-    progress.labs = workspace.load_progress().labs  # a hint may have been shown meanwhile
-    workspace.note(lab, progress, report.passed, hole_in_doubt(report))
-    workspace.save_progress(progress)
+    report = check_files(lab, files, context=forks(heavy="torch" in lab.packages), hole=hole)
+    if not hole:
+        fresh = workspace.load_progress()  # a hint may have been shown meanwhile
+        progress.labs, progress.read = fresh.labs, fresh.read
+        workspace.note(lab, progress, report.passed, hole_in_doubt(report), len(done(report)))
+        workspace.save_progress(progress)
     report.causes = diagnose(lab, texts, report)
     return report
 
@@ -159,15 +200,17 @@ def run_watch(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
     workspace.refuse_unready(lab, progress)
-    before: list[int] = []
+    hole, before = _hole(args, lab), list[int]()
     while True:
         files = workspace.my_files(lab).values()
         stamps = [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
         if stamps != before:
             before = stamps
             try:
-                report = check_mine(lab, progress)
+                first = not workspace.solved(lab, progress)
+                report = check_mine(lab, progress, hole.number if hole else 0)
                 show_report(report, console, whose="mine", every=False, progress=progress)
+                _beside(report, progress, first, console)
                 console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
             except (ValueError, OSError) as error:
                 console.print(f"[dim]watching: {error}[/]")

@@ -1,36 +1,23 @@
-"""`labs demo`, `labs show`, `labs measure`: programs with the learner's files in place.
+"""`./lab demo`, `./lab show`, `./lab measure`: programs with the learner's files in place.
 
 In:  a command of `mini_engine`, or a lab's `show.py` or `measure.py`. Out: what it prints.
 
-Only the definitions that differ from the engine's are put into the engine's text, so that two labs
-about one file can run together. `python -m labs.runner.demo MODULE PAIRS WORDS` is the process that
-this file starts: it puts the files in place and runs the module.
+`programs.py` puts the files in place and runs them.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import runpy
-import subprocess
-import sys
-import tempfile
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from labs.runner import Done, command, workspace
 from labs.runner.commands import chosen_lab, refuse_missing_packages
-from labs.runner.cut.catalogue import ROOT, Lab, all_labs
-from labs.runner.cut.cutter import changed, splice
-from labs.runner.cut.source import source
-from labs.runner.cut.substitute import substitute
+from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.doctor import nvidia_gpu
+from labs.runner.programs import Texts, merged, run
 
-Texts = Mapping[str, str]
 _KERNELS = "mini_engine.cuda.kernels."
 # Files whose kernels run when a layer is nine of them, and not when it is five.
 OF_NINE = {_KERNELS + name for name in ("norm", "activation", "rope", "attention")}
@@ -117,63 +104,3 @@ def program_of(lab: Lab, name: str, progress: workspace.Progress) -> str:
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
     return f"labs.{lab.name}.{name}"
-
-
-def merged(labs: Sequence[Lab], instead: Texts | None = None) -> dict[str, str]:
-    """Module -> the engine's text with what the learner wrote in these labs.
-
-    `instead` (file -> text) is taken in the place of the learner's own.
-    """
-    texts: dict[str, str] = {}
-    for lab in labs:
-        files, reference = workspace.my_files(lab), lab.reference()
-        for file in lab.sources:
-            module = lab.module(file)
-            mine = (instead or {}).get(file) or source(files[file])
-            fragment = changed(reference[file], mine)
-            texts[module] = splice(texts.get(module, reference[file]), fragment)
-    return texts
-
-
-def run(module: str, words: Sequence[str], texts: Texts, environment: Texts | None = None) -> int:
-    """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
-    return completed(module, words, texts, environment or {}).returncode
-
-
-def completed(
-    module: str, words: Sequence[str], texts: Texts, environment: Texts, **how: Any
-) -> subprocess.CompletedProcess[str]:
-    """The same as a finished process; `how` is what `subprocess.run` takes."""
-    with tempfile.TemporaryDirectory(prefix="labs-") as folder:
-        pairs = []
-        for name, text in texts.items():
-            file = Path(folder) / f"{name}.py"
-            file.write_text(text, encoding="utf-8")
-            pairs.append(f"{name}={file}")
-        line = [sys.executable, "-m", "labs.runner.demo", module, ",".join(pairs), *words]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        there = os.environ | {"PYTHONPATH": path} | dict(environment)
-        return subprocess.run(line, env=there, text=True, **how)
-
-
-def _main() -> None:
-    module, pairs, *words = sys.argv[1:]
-    files = {
-        name: Path(file) for name, _, file in (p.partition("=") for p in pairs.split(",") if p)
-    }
-    substitute(files)
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        importlib.import_module("labs.support.interpreter").install_bf16_guard()
-    sys.argv = [f"python -m {module}", *words]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        if idle := [name for name in files if name not in sys.modules]:
-            print(f"\nThis command has no use for {', '.join(idle)}.", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    _main()

@@ -1,4 +1,4 @@
-"""`labs mutate`: the mutation score of the labs, with every mistake that no test notices.
+"""`./lab mutate`: the mutation score of the labs, with every mistake that no test notices.
 
 In:  the parsed words. Out: a line a lab and the survivors, or JSON; exit code 1 if a lab stays
 below the bar or its list of equivalent mutants is wrong.

@@ -5,10 +5,7 @@ In:  a `Report` and a console. Out: text for people, or the same as JSON.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Hashable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,8 +13,8 @@ from rich.markup import escape
 
 from labs.runner import command, workspace
 from labs.runner.checks.checking import Outcome, Report
-from labs.runner.cut.catalogue import Lab, all_labs
-from labs.runner.cut.cutter import functions
+from labs.runner.cut.catalogue import Lab
+from labs.runner.cut.holes import hole_of, holes_of, tests_of
 from labs.runner.cut.source import shown
 from labs.runner.workspace import Progress
 
@@ -39,17 +36,26 @@ def show_report(
     whose = "" if whose == "mine" else f" ({whose})"
     passed = sum(o.outcome == "passed" for o in report.outcomes)
     counted = f"{passed} of {len(report.outcomes)} tests pass"
+    if report.hole and report.passed:
+        name = lab.holes[report.hole - 1].name
+        console.print(
+            f"[green]✓[/] hole {report.hole} of {len(lab.holes)} done, [bold]{name}[/]: {counted}. "
+            f"The whole lab: [bold]{command('check')}[/]"
+        )
+        return
     for outcome in report.outcomes:
         if outcome.outcome == "skipped":
             console.print(f"[yellow]–[/] {escape(outcome.sentence)}: {escape(outcome.reason)}")
     if report.passed:
         console.print(f"[green]✓[/] [bold]lab {lab.number}: {lab.title}[/]{whose}: {counted}")
         if not whose:
-            _after_green(lab, console, progress)
+            _after_green(lab, console)
         return
     if report.stopped:
         _stopped(report, whose, console)
     else:
+        if not whose and not report.hole:
+            console.print(_bar(report))
         _open_holes(report, console)
     _failures(report, console, every=every)
     if not report.stopped:
@@ -80,25 +86,38 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
+def done(report: Report) -> list[int]:
+    """The holes that are filled and whose tests pass; none where the run did not finish."""
+    lab, still = report.lab, {hole.number for hole in report.open}
+    red, tests = {o.test for o in report.failed}, [o.test for o in report.outcomes]
+    filled = [hole.number for hole in lab.holes if hole.number not in still]
+    return [n for n in filled if not report.stopped and not tests_of(lab, n, tests) & red]
+
+
+def _bar(report: Report) -> str:
+    """`■■□□□ 2 of 5 holes done`, and which were done by the last save."""
+    ready, count = done(report), len(report.lab.holes)
+    cells = "".join("■" if n + 1 in ready else "□" for n in range(count))
+    names = ", ".join(report.lab.holes[n - 1].name for n in ready)
+    return f"[green]{cells}[/] {len(ready)} of {count} holes done{f': {names}' if names else ''}"
+
+
 def hole_in_doubt(report: Report) -> int:
     """Number of the hole that the first failure points at; 0 if all are well or none is named.
 
     A test may name several: what the earlier ones do by themselves has been tested before it.
     """
     failed = [outcome for outcome in report.failed if not outcome.todo]
-    return max(_holes_of(report.lab, failed[0]), default=0) if failed else 0
+    return max(holes_of(report.lab, failed[0].test), default=0) if failed else 0
 
 
 # ---------------------------------------------------------------- green
 
 
-def _after_green(lab: Lab, console: Console, progress: Progress) -> None:
+def _after_green(lab: Lab, console: Console) -> None:
     console.print(f"\nYou have shown: {escape(lab.proves)}")
     if (lab.folder / "measure.py").exists():
-        console.print(f"\nMeasure it: [bold]{command('measure', lab.number)}[/]")
-    if lab.of_the_engine:
-        console.print(f"\nYour own code in the engine: [bold]{command('demo')}[/]")
-    console.print(workspace.next_step(all_labs(), progress))
+        console.print(f"Measure it: [bold]{command('measure', lab.number)}[/]")
 
 
 # ---------------------------------------------------------------- red
@@ -114,6 +133,9 @@ def _open_holes(report: Report, console: Console) -> None:
             reasons = (o.todo.partition(": ")[2] for o in report.failed if o.todo.startswith(todo))
             waiting = next(reasons, "as it was given")
         verb = "MEND" if hole.broken else "TODO"
+        if hole.broken and number != min(report.todos):  # one after the other
+            console.print(f"[yellow]○[/] {verb}({number}) [bold]{hole.name}[/]")
+            continue
         label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
         console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
 
@@ -122,15 +144,21 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
     """Each cause in full once, the first ones; the other tests that fail by it in a line."""
     seen: list[Hashable] = []
     printed = False
-    for outcome in (o for o in report.failed if not o.todo):
+    red = [outcome for outcome in report.failed if not outcome.todo]
+    if red and not every and any(hole.broken for hole in report.lab.holes):
+        red = _first_to_mend(report, red, console)
+    short: dict[tuple[str, str], list[str]] = {}  # (test, what is said of it) -> its cases
+    for outcome in red:
         ids = report.causes.get(outcome.test, ())
         cause: Hashable = ids or (
-            (outcome.where, outcome.error) if outcome.mine else _holes_of(report.lab, outcome)
+            (outcome.where, outcome.error) if outcome.mine else holes_of(report.lab, outcome.test)
         )
         if not every and (cause in seen or len(seen) >= IN_FULL):
             known = cause in seen and (outcome.mine or ids)
-            same = " [dim](the same cause)[/]" if known else ""
-            console.print(f"[red]✗[/] {escape(outcome.sentence)}{same}")
+            name, _, case = outcome.sentence.partition(" (")
+            short.setdefault((name, " [dim](the same cause)[/]" * bool(known)), []).append(
+                case.removesuffix(")")
+            )
             continue
         seen.append(cause)
         _in_full(report.lab, outcome, console)
@@ -141,6 +169,22 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
         if outcome.printed.strip() and (every or not printed):
             printed = True
             _printed(outcome, console)
+    for (name, same), cases in short.items():
+        of = ", ".join(filter(None, cases))
+        console.print(f"[red]✗[/] {escape(f'{name} ({of})' if of else name)}{same}")
+
+
+def _first_to_mend(report: Report, red: list[Outcome], console: Console) -> list[Outcome]:
+    """The failures of the first file only, of several to mend; what passes of its tests is told."""
+    of = {outcome.test: hole_of(report.lab, outcome.test) for outcome in report.outcomes}
+    first = min(of[outcome.test] for outcome in red)
+    for outcome in report.outcomes:
+        if of[outcome.test] == first and outcome.outcome == "passed" and "[" not in outcome.test:
+            console.print(f"[green]✓[/] {escape(outcome.sentence)}")
+    here = [outcome for outcome in red if of[outcome.test] == first]
+    if more := len(red) - len(here):
+        console.print(f"[dim]{more} tests of other files fail as well: one after the other[/]")
+    return here
 
 
 def _in_full(lab: Lab, outcome: Outcome, console: Console) -> None:
@@ -191,22 +235,3 @@ def _stopped(report: Report, whose: str, console: Console) -> None:
 def _place(where: str) -> str:
     path, _, line = where.rpartition(":")
     return f"{shown(path)}:{line}" if path else where
-
-
-def _holes_of(lab: Lab, outcome: Outcome) -> tuple[int, ...]:
-    """Numbers of the holes that a test's own text names, or else the functions that it calls."""
-    holes = {hole.name.rpartition(".")[2]: hole.number for hole in lab.holes if not hole.broken}
-    names = _names_in_tests(lab.test_file)
-    own = names.get(outcome.test.partition("[")[0], frozenset())
-    if not own & holes.keys():
-        own = own.union(*(names[other] for other in own & names.keys()))
-    return tuple(sorted(holes[name] for name in own & holes.keys()))
-
-
-@cache
-def _names_in_tests(test_file: Path) -> dict[str, frozenset[str]]:
-    """Function of the test file -> every name and attribute in it."""
-    return {
-        name: frozenset(getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(node))
-        for name, node in functions(test_file.read_text(encoding="utf-8")).items()
-    }

@@ -1,12 +1,13 @@
-"""`labs sabotage`: one small mistake in the learner's passing file, to be found by what it does.
+"""`./lab sabotage`: one small mistake in the learner's passing file, to be found by what it does.
 
 The mistake is a mutant (`mistakes/mutants.py`) that the lab's tests notice and that changes the
-lines that `labs show` prints.
+lines that `./lab show` prints.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import random
 import re
 import subprocess
@@ -22,10 +23,10 @@ from labs.runner.commands import chosen_lab
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.cutter import functions
 from labs.runner.cut.source import shown, source
-from labs.runner.demo import Texts, completed, merged, program_of
+from labs.runner.demo import program_of
 from labs.runner.mistakes.mutants import mutants
+from labs.runner.programs import Texts, completed, merged
 
-KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
 MOST_TRIES = 12
 MOST_LINES = 12  # of symptoms
 LIMIT_S = 60.0  # for one show
@@ -49,7 +50,7 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
             raise ValueError(f"{command('show', lab.number)} ends in an error")
         file, text, after = _mistake_that_shows(lab, show, before, args.seed)
     path = workspace.my_files(lab)[file]
-    workspace.write(_kept(lab)[file], source(path))
+    workspace.write(_kept(lab)[file], json.dumps([source(path), text]))
     workspace.write(path, text)
     lines = _changes(before, after)
     console.print(f"One place of {shown(path)} is not as you wrote it. What it shows:\n")
@@ -123,20 +124,45 @@ def _changes(before: str, after: str) -> list[str]:
 
 
 def _kept(lab: Lab) -> dict[str, Path]:
-    return {f: path.with_name(path.name + KEPT) for f, path in workspace.my_files(lab).items()}
+    return {f: workspace.kept_by_sabotage(path) for f, path in workspace.my_files(lab).items()}
 
 
 def _undo(lab: Lab, progress: workspace.Progress, console: Console) -> Done:
-    """Bring back what was written before, and with it that the lab has passed."""
+    """Take the mistake back, and nothing that was written since. Untouched, the lab has passed
+    again. Raises ValueError where the line of the mistake is no longer there."""
     undone: list[str] = []
     sabotaged = is_sabotaged(lab, progress)
     for file, kept in _kept(lab).items():
         if sabotaged and kept.exists():
             path = workspace.my_files(lab)[file]
-            now, before = source(path).splitlines(), source(kept).splitlines()
-            undone += difflib.unified_diff(now, before, "now", "as you wrote it", "", "", 0, "")
-            workspace.write(path, source(kept))
+            before, after = json.loads(kept.read_text(encoding="utf-8"))
+            now = source(path)
+            mended = before if now == after else _without_mistake(now, before, after)
+            if mended is None:
+                raise ValueError(
+                    f"{shown(path)} has been changed where the mistake was: mend it by hand "
+                    f"({command('check', lab.number)}), or take {command('reset', lab.number)}"
+                )
+            undone += difflib.unified_diff(
+                now.splitlines(), mended.splitlines(), "now", "as you wrote it", "", "", 0, ""
+            )
+            workspace.write(path, mended)
         kept.unlink(missing_ok=True)
     for line in undone or [f"Lab {lab.number} is as you wrote it."]:
         console.print(escape(line))
     return Done({"lab": lab.name, "diff": undone})
+
+
+def _without_mistake(now: str, before: str, after: str) -> str | None:
+    """The text of now, with the lines of the mistake as they were; None if they are not there once.
+    A line that was only taken out is told by the one before it."""
+    mine, theirs = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    for _, i, j, k, m in difflib.SequenceMatcher(None, mine, theirs).get_opcodes():
+        if mine[i:j] != theirs[k:m]:
+            first = max(0, k - 1) if k == m else k
+            wrong = "".join(theirs[first:m])
+            right = "".join([*theirs[first:k], *mine[i:j]])
+            if now.count(wrong) != 1:
+                return None
+            now = now.replace(wrong, right)
+    return now

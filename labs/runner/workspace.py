@@ -14,18 +14,24 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from labs.runner import command
-from labs.runner.cut.catalogue import LABS, Lab
+from labs.runner.cut.catalogue import LABS, PATH, Lab
 from labs.runner.cut.cutter import functions
 from labs.runner.cut.migrate import broken_imports
 from labs.runner.cut.source import source
 
-FIRST = "4"  # the lab that one who has none yet begins with
+try:
+    import fcntl
+except ImportError:  # no Unix
+    fcntl = None  # type: ignore[assignment]
+
+FIRST = PATH[0]  # the lab that one who has none yet begins with
 PASSED = ("passed", "edited")  # states that count as passed
 
 
@@ -43,6 +49,7 @@ class LabState:
     in_doubt: int = 0  # number of the hole that the last check's first failure points at
     checks: int = 0
     took: int = 0  # checks until it passed first
+    holes: int = 0  # done at the last check
 
 
 @dataclass
@@ -51,6 +58,7 @@ class Progress:
 
     labs: dict[str, LabState] = field(default_factory=dict)
     current: str = ""
+    read: dict[str, LabState] = field(default_factory=dict)  # as the file had them
 
     def of(self, lab: Lab) -> LabState:
         """The state of a lab, to read or to change. A lab never touched is not written down."""
@@ -81,8 +89,14 @@ def read_progress() -> tuple[Progress, bool]:
         return Progress(), False
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        labs = {number: LabState(**state) for number, state in data["labs"].items()}
-        return Progress(labs, str(data["current"])), isinstance(data["current"], int)
+        known = {number: LabState(**state) for number, state in data["labs"].items()}
+        for state in known.values():
+            for name, value in vars(LabState()).items():
+                if type(value) is not type(found := vars(state)[name]):
+                    raise TypeError(f"{name} is {found!r}")
+        return Progress(known, str(data["current"]), deepcopy(known)), isinstance(
+            data["current"], int
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read as progress ({error}): mend it, or move it away to begin "
@@ -91,17 +105,31 @@ def read_progress() -> tuple[Progress, bool]:
 
 
 def save_progress(progress: Progress) -> None:
-    touched = {n: asdict(state) for n, state in progress.labs.items() if state != LabState()}
-    text = json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n"
-    write(home() / "progress.json", text)
+    """Write down what has changed since it was read. What another command has written meanwhile
+    about other labs stays."""
+    home().mkdir(parents=True, exist_ok=True)
+    with open(home() / ".lock", "w", encoding="utf-8") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        there, of_before = read_progress()
+        known = {} if of_before else there.labs
+        known |= {n: s for n, s in progress.labs.items() if s != progress.read.get(n, LabState())}
+        touched = {n: asdict(state) for n, state in known.items() if state != LabState()}
+        text = json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n"
+        write(home() / "progress.json", text)
+    progress.labs, progress.read = known, deepcopy(known)
 
 
 def write(path: Path, text: str) -> None:
     """Write a file whole or not at all: a full disk or a run cut short leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def my_files(lab: Lab) -> dict[str, Path]:
@@ -114,30 +142,41 @@ def started(lab: Lab) -> bool:
 
 
 def start(lab: Lab, progress: Progress) -> bool:
-    """Cut the holes into the learner's files. Files that exist already are kept as they are.
-
-    Returns whether a file was written.
-    """
-    texts, written = lab.cut(), False
-    for file, path in my_files(lab).items():
-        if not path.exists():
-            write(path, texts[file])
-            written = True
-    if written:
-        mine = progress.of(lab)
-        mine.started = mine.started or now()
-        mine.source_hash = digest(lab.reference())
+    """Cut the holes into the learner's files and write that down. Files that exist already are kept
+    as they are. Returns whether a file was written; after an OSError none has been."""
+    texts, written = lab.cut(), list[Path]()
     progress.current = lab.number
-    return written
+    try:
+        for file, path in my_files(lab).items():
+            if not path.exists():
+                write(path, texts[file])
+                written.append(path)
+        if written:
+            mine = progress.of(lab)
+            mine.started = mine.started or now()
+            mine.source_hash = digest(lab.reference())
+        save_progress(progress)
+    except OSError:  # a disk that is full
+        for path in written:
+            path.unlink()
+        raise
+    return bool(written)
 
 
 def reset(lab: Lab, progress: Progress) -> list[Path]:
     """Cut anew and keep what was there as a backup beside it. Returns the backups."""
     backups = [back_up(path) for path in my_files(lab).values() if path.exists()]
+    for path in my_files(lab).values():
+        kept_by_sabotage(path).unlink(missing_ok=True)
     mine = progress.of(lab)
     mine.passed = mine.passed_hash = mine.failed = ""
     start(lab, progress)
     return backups
+
+
+def kept_by_sabotage(path: Path) -> Path:
+    """Where `labs sabotage` keeps what --undo needs."""
+    return path.with_name(f"{path.name}.before-sabotage")
 
 
 def back_up(path: Path) -> Path:
@@ -202,9 +241,10 @@ def source_changed(lab: Lab, progress: Progress) -> bool:
 # ---------------------------------------------------------------- how far a learner is
 
 
-def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
+def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int, holes: int) -> None:
     """Write down what came of a check. A lab that has passed stays so until a check fails."""
     mine = progress.of(lab)
+    mine.holes = holes
     mine.checks += 1
     mine.in_doubt = in_doubt
     mine.failed = "" if passed or not mine.passed else now()
@@ -267,8 +307,12 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     open_labs = [lab for lab in labs if standings[lab.number]["state"] not in PASSED]
     if not open_labs:
         return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
+    on_path = [lab for lab in open_labs if lab.number in PATH]
     at = next((i for i, lab in enumerate(labs) if lab.number == progress.current), -1)
-    later = [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
+    if progress.current in PATH and not on_path:
+        return f"The short path is done. Choose a branch: [bold]{command('list')}[/]"
+    ahead = [lab for lab in on_path if lab in labs[at + 1 :]]
+    later = ahead or on_path or [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
     return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
 
 

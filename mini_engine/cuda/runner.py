@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import Attention, DecodeAttention
@@ -91,6 +92,7 @@ class TorchRunner:
         several = full and descriptor.num_tokens in self.several.captured
         return self.limits.steps_per_replay if several else 1
 
+    @torch.inference_mode()
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step, or `batch.steps`: stage the inputs, run the graph of the descriptor, sample.
         Returns the tokens, step by step in the order of the entries that sample."""
@@ -121,6 +123,7 @@ class TorchRunner:
 
     # -- capture -------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def capture(self) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first. A rung
         that finds no memory is dropped, in the dispatcher too; one that another graph can serve is

@@ -29,11 +29,12 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.eos_token_ids, self._vocab_size = eos_token_ids, vocab_size
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt. Raises ValueError if there are none, because generation needs a
-        first token, and for an id that the model has no embedding for."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of a prompt, with those that belong before and after it if `special`. Raises
+        ValueError if there are none, because generation needs a first token, and for an id that the
+        model has no embedding for."""
         whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
-        ids = list(self._tokenizer.encode(whole).ids)
+        ids = list(self._tokenizer.encode(whole, add_special_tokens=special).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
         if self._vocab_size is not None and max(ids) >= self._vocab_size:

@@ -5,6 +5,7 @@ spoken to. Whether it is clear, only readers can tell."""
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,16 @@ def test_a_chapter_speaks_in_whole_sentences_to_somebody(chapter: Path) -> None:
     assert short <= SHORT, f"{short:.0%} of the sentences have seven words or fewer"
     assert text.count("(") <= BRACKETS
     assert words / len(YOU.findall(text)) <= WORDS_WITHOUT_YOU
+
+
+@each_chapter
+def test_the_answer_to_each_prediction_stands_in_its_chapter_word_by_word(chapter: Path) -> None:
+    """course/predictions.toml, from which the site makes its fields: change both."""
+    fields = tomllib.loads((ROOT / "course/predictions.toml").read_text())[chapter.stem]
+    before, _, rest = chapter.read_text().partition("## Predict before you run\n")
+    asks, _, after = rest.partition("\n## ")
+    assert {field["q"] for field in fields} == {*map(int, re.findall(r"^> (\d)\. ", asks, re.M))}
+    text = " ".join(re.sub(r"^> ", "", before + after, flags=re.M).split())
+    for field in fields:
+        assert field["says"] in text, "course/predictions.toml tells of a sentence that is gone"
+        assert field["is"] in field["of"] if "of" in field else field.get("is", 1) > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labs.runner.cli import main
+from labs.runner.mistakes import diagnosis
 
 Say = Callable[..., tuple[int, str]]
 
@@ -17,6 +18,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The learner's folder, empty at first, and a terminal that breaks no line."""
     monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
     monkeypatch.setenv("COLUMNS", "500")
+    monkeypatch.setattr(diagnosis, "TIME_S", 60.0)  # a busy machine is no reason to name nothing
     return tmp_path / "mine"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from labs.runner.checks.checking import Report, check_texts
 from labs.runner.checks.warm import context
-from labs.runner.cut.catalogue import Hole, Lab, all_labs
+from labs.runner.cut.catalogue import PATH, Hole, Lab, all_labs
 from labs.runner.cut.cutter import definition_of, open_holes
 from labs.runner.mistakes.diagnosis import diagnose
 from tests.support.documents import LINK, ROOT, fences, prose, run_command
@@ -112,7 +112,7 @@ def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception_and_no_
 
 def told(lab: Lab, texts: dict[str, str], report: Report) -> set[str]:
     """The misconceptions that a diagnosis names."""
-    causes = diagnose(lab, texts, report, context=context())
+    causes = diagnose(lab, texts, report, context=context(), time_s=60)
     return {id for ids in causes.values() for id in ids}
 
 
@@ -187,7 +187,7 @@ def test_the_commands_on_the_page_of_a_lab_run(
     monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
     commands = [c for f in fences((lab.folder / "README.md").read_text()) if f.info == "sh"
                 for c in f.commands]  # fmt: skip
-    assert any(f"labs start {lab.number}" in command for command in commands)
+    assert any(f"./lab start {lab.number}" in command for command in commands)
     for command in commands:
         done = run_command(command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -216,11 +216,13 @@ def test_reading_that_a_misconception_points_to_exists(lab: Lab) -> None:
 
 
 @each_lab
-def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_needs(lab: Lab) -> None:
+def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_what_comes_before_it(
+    lab: Lab,
+) -> None:
     chapter = lab.chapter.rpartition("/")[2]
     row = (
         f"| [{lab.number} {lab.title}]({lab.name}/README.md) | {lab.builds} | {lab.minutes} | "
-        f"{lab.needs} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
+        f"{', '.join(lab.after)} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
     )
     assert row in (ROOT / "labs/README.md").read_text(), f"labs/README.md wants:\n{row}"
 
@@ -230,3 +232,21 @@ def test_a_run_that_a_lab_promises_where_there_is_no_gpu_is_kept(lab: Lab) -> No
     promised = f"{lab.without} {(lab.folder / 'README.md').read_text()}"
     kept = list((lab.folder / "captured").glob("*.json"))
     assert kept or not re.search(r"\bcaptured runs?\b", promised)
+
+
+def test_the_short_path_stands_first_is_eight_hours_and_asks_for_no_lab_outside() -> None:
+    text = (ROOT / "labs/README.md").read_text()
+    path, rest = text.partition("## The short path")[2].split("## The branches")
+    on_path = [lab for lab in LABS if lab.number in PATH]
+    assert re.findall(r"^\| \[(\w+) ", path, re.M) == [lab.number for lab in on_path] == [*PATH]
+    assert re.findall(r"^\| \[(\w+) ", rest, re.M) == [
+        lab.number for lab in LABS if lab.number not in PATH
+    ]
+    assert 7.5 <= sum(lab.minutes for lab in on_path) / 60 <= 8.5
+    assert all({*lab.after} <= {*PATH} for lab in on_path)
+
+
+@each_lab
+def test_a_lab_comes_after_those_that_it_asks_for(lab: Lab) -> None:
+    numbers = [other.number for other in LABS]
+    assert all(numbers.index(before) < numbers.index(lab.number) for before in lab.after)

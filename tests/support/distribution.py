@@ -18,6 +18,7 @@ COMPILED = "kernels, compiled and disassembled"
 TOGETHER = {  # file -> unit of work
     "tests/cli/test_commands.py": "the demo",
     "tests/course/test_site.py": "the site",
+    "tests/course/test_widgets.py": "the site",
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
     "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",

@@ -82,6 +82,8 @@ def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)
     if words[0] in (".venv/bin/python", "python"):
         words[0] = warm_python()
+    elif words[0] == "./lab":
+        words[:1] = [warm_python(), "-m", "labs"]
     elif words[0] == "make":
         where = ROOT
     return run(words, where)

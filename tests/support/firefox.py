@@ -13,15 +13,21 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-KEYS = {"Enter": "\ue007", "End": "\ue010", "Home": "\ue011", "ArrowRight": "\ue014"}
+KEYS = {"Enter": "\ue006", "End": "\ue010", "Home": "\ue011", "ArrowRight": "\ue014"}
 WAIT_S = 60  # for an answer
+
+
+def wait_for(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    """What `work` returns in the loop of another thread: this one may have Playwright's loop."""
+    return asyncio.run_coroutine_threadsafe(work, loop).result(WAIT_S)
 
 
 class Firefox:
@@ -32,15 +38,13 @@ class Firefox:
         self.complaints: list[str] = []
         self.call("session.new", capabilities={})
         self.call("session.subscribe", events=["log.entryAdded"])
-        (tree,) = self.call("browsingContext.getTree")["contexts"]
-        self.page = tree["context"]
+        # A headless Firefox's first window never has the focus: no key presses a button there.
+        self.page = self.call("browsingContext.create", type="window")["context"]
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of one command. Raises RuntimeError where Firefox says that it failed."""
         self.asked += 1
-        return self.loop.run_until_complete(
-            asyncio.wait_for(self._call(self.asked, method, params), WAIT_S)
-        )
+        return wait_for(self.loop, self._call(self.asked, method, params))
 
     async def _call(self, number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
         await self.socket.write_message(
@@ -55,10 +59,13 @@ class Firefox:
                     raise RuntimeError(f"{method}: {told['message']}")
                 return dict(told["result"])
 
-    def open(self, url: str, width: int, height: int) -> None:
-        """Go there, with a page of so many pixels, and wait until all is loaded."""
+    def size(self, width: int, height: int) -> None:
+        """Make the page so many pixels large."""
         size = {"width": width, "height": height}
         self.call("browsingContext.setViewport", context=self.page, viewport=size)
+
+    def open(self, url: str) -> None:
+        """Go there, and wait until all is loaded."""
         self.call("browsingContext.navigate", context=self.page, url=url, wait="complete")
 
     def ask(self, script: str) -> Any:
@@ -80,12 +87,16 @@ class Firefox:
         self.call("input.performActions", context=self.page, actions=[source])
 
 
+async def connected(address: str) -> WebSocketClientConnection:
+    return await websocket_connect(address)
+
+
 @contextmanager
 def firefox(program: str, *, dark: bool) -> Iterator[Firefox]:
     """Without a window, with a new profile. `dark`: what the page is told that the reader likes."""
-    likes = f'user_pref("layout.css.prefers-color-scheme.content-override", {0 if dark else 1});\n'
+    scheme = f'user_pref("layout.css.prefers-color-scheme.content-override", {0 if dark else 1});\n'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        (Path(profile) / "user.js").write_text(likes)
+        (Path(profile) / "user.js").write_text(scheme)
         words = [program, "--headless", "--no-remote", "--profile", profile]
         words += ["--remote-debugging-port", "0", "about:blank"]
         started = subprocess.Popen(
@@ -94,13 +105,12 @@ def firefox(program: str, *, dark: bool) -> Iterator[Firefox]:
         )  # fmt: skip
         assert started.stderr is not None
         loop = asyncio.new_event_loop()
+        Thread(target=loop.run_forever, daemon=True).start()
         try:
             says = (line.partition("listening on ")[2].strip() for line in started.stderr)
             address = next(filter(None, says))
-            socket = loop.run_until_complete(websocket_connect(f"{address}/session"))
-            yield Firefox(loop, socket)
-            socket.close()
+            yield Firefox(loop, wait_for(loop, connected(f"{address}/session")))
         finally:
+            loop.call_soon_threadsafe(loop.stop)
             started.kill()
             started.communicate()
-            loop.close()

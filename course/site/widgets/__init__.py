@@ -12,12 +12,23 @@ from typing import Any
 
 from course.draw import ch00_race
 from course.site.widgets.capture import stories
+from course.site.widgets.cutter import cutter
+from course.site.widgets.errors import errors
+from course.site.widgets.floor import floor
 from course.site.widgets.ladder import ladder
 from course.site.widgets.pages import pages
+from course.site.widgets.roofline import roofline
+from course.site.widgets.softmax import softmax
 
 DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "race": lambda: ch00_race.table() | {"shown": ch00_race.SHOWN, "batch": 1},
     "capture": stories,
+    "cutter": cutter,
+    "errors": errors,
+    "floor": floor,
     "ladder": ladder,
     "pages": pages,
+    "predict": dict,  # a page's own: course/predictions.toml, by layout.py
+    "roofline": roofline,
+    "softmax": softmax,
 }

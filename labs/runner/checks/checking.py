@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import tempfile
 import time
@@ -29,6 +30,7 @@ from labs.runner.cut.catalogue import Hole, Lab
 from labs.runner.cut.cutter import CutError, open_holes
 from labs.runner.cut.source import source, syntax_error
 
+ROOM = 100_000  # bytes that the events of a run may take
 ENDLESS = "does a loop never end? The engine's own takes far less, unless the machine is busy"
 STRAY = "a kernel read or wrote beyond its tensors: is a mask missing, or an offset wrong?"
 
@@ -78,6 +80,7 @@ class Report:
     seconds: float = 0.0
     causes: Causes = field(default_factory=dict)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
+    hole: int = 0  # the one whose tests alone were run
 
     @property
     def passed(self) -> bool:
@@ -96,14 +99,15 @@ class Report:
 
 
 def check_files(
-    lab: Lab, files: Mapping[str, Path], *, context: BaseContext | None = None
+    lab: Lab, files: Mapping[str, Path], *, context: BaseContext | None = None, hole: int = 0
 ) -> Report:
-    """Run the lab's tests on these files (learner's file name -> path)."""
+    """Run the lab's tests on these files (learner's file name -> path): all, or those of a hole."""
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files, context)
-    report.open = still_open(lab, files)
+    report = _run(lab, files, context, hole=hole)
+    report.hole = hole
+    report.open = [one for one in still_open(lab, files) if hole in (0, one.number)]
     return report
 
 
@@ -157,8 +161,11 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
             with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
                 written.append(json.loads(line))
         crash = Path(f"{events}.crash")
-        log = crash.read_text() if crash.exists() else ""
+        log = crash.read_text(encoding="utf-8") if crash.exists() else ""
+        room = shutil.disk_usage(folder).free
     report = _report(lab, written, late, process.exitcode)
+    if report.stopped and not report.where and room < ROOM:
+        report.stopped = f"no room for the tests in {tempfile.gettempdir()}: TMPDIR names another"
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
     report.seconds = time.monotonic() - begun

@@ -53,7 +53,7 @@ class Guard:
     def watch(self, crash_log: str) -> None:
         """Begin: end the process with its parent, or when a test takes too long. Tracebacks of
         crashes (a segmentation fault, an abort) go into the file `crash_log`."""
-        self.log = open(crash_log, "w")  # noqa: SIM115  open until the end
+        self.log = open(crash_log, "w", encoding="utf-8")  # noqa: SIM115  open until the end
         faulthandler.enable(self.log, all_threads=False)
         main = threading.get_ident()
         threading.Thread(target=self._watch, args=(main,), daemon=True).start()

@@ -31,7 +31,8 @@ import pytest
 from labs.runner.checks.evidence import ANY, explained, same_outcome
 from labs.runner.checks.guard import Guard
 from labs.runner.checks.warm import BYTECODE
-from labs.runner.cut.catalogue import ROOT
+from labs.runner.cut.catalogue import ROOT, read_lab
+from labs.runner.cut.holes import tests_of
 from labs.runner.cut.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
@@ -46,9 +47,10 @@ PRINTED = 2000  # characters kept of what the learner prints in one test
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. `only` keeps the tests that catch this misconception; `first` ends with the
-    first test that fails; `expected`, test -> the fields of its outcome, keeps these tests, those
-    that shall fail first, and ends at one that comes out otherwise (evidence.same_outcome)."""
+    """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
+    to this hole; `first` ends with the first test that fails; `expected`, test -> the fields of its
+    outcome, keeps these tests, those that shall fail first, and ends at one that comes out
+    otherwise (evidence.same_outcome)."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -57,6 +59,7 @@ class Job:
     test_s: float
     environment: dict[str, str]
     only: str = ""
+    hole: int = 0
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -113,6 +116,10 @@ class Reporter:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.job.only:
             items[:] = [item for item in items if self.job.only in misconceptions(item)]
+        if self.job.hole:
+            lab = read_lab(Path(self.job.test_file).parent)
+            belong = tests_of(lab, self.job.hole, [item.name for item in items])
+            items[:] = [item for item in items if item.name in belong]
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
             items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")

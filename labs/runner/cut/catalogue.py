@@ -10,6 +10,7 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
     without = "emulator"              # what stands in for a GPU: interpreter, emulator, logs
     minutes = 60
+    after = ["4"]                     # labs that come before it
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
@@ -41,6 +42,7 @@ by their names and, as `also`, what stands beside them.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -52,6 +54,7 @@ from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
+PATH = ("0", "4", "5", "6", "7", "8", "15b")  # the short path; the others are branches of it
 NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"
 
@@ -106,6 +109,7 @@ class Lab:
     test_s: float = 8
     memory_gb: float = 4
     packages: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -189,7 +193,9 @@ class Lab:
         return texts
 
     def _sources(self) -> dict[str, str]:
-        return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
+        return {
+            file: (ROOT / path).read_text(encoding="utf-8") for file, path in self.sources.items()
+        }
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind-input`, `second`: file name -> text."""
@@ -203,7 +209,7 @@ class Lab:
             return self.wrong(which.replace("_", "-"))
         if kind == "second":  # into the cut files: it has nothing of the engine's own way
             texts = self.cut()
-            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text())
+            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text(encoding="utf-8"))
             for file, written in answer.items():
                 also = written.pop("also", "")
                 bodies = {name: body.splitlines() for name, body in written.items()}
@@ -230,7 +236,7 @@ def read_lab(folder: Path) -> Lab:
     """Read `lab.toml`. A missing, misspelt or misplaced field raises ValueError that names it."""
     place = f"{folder.name}/lab.toml"
     try:
-        data = tomllib.loads((folder / "lab.toml").read_text())
+        data = tomllib.loads((folder / "lab.toml").read_text(encoding="utf-8"))
         return _lab(folder, data)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{place}: {error}") from error
@@ -246,7 +252,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
     files = {Path(path).name: path for path in sources}
     misconceptions = data.pop("misconception")
     return Lab(
-        number=folder.name[3:].partition("_")[0].lstrip("0"),
+        number=re.sub(r"^0+(?=\d)", "", folder.name[3:].partition("_")[0]),
         folder=folder,
         sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),
@@ -254,6 +260,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
             Misconception(edits=edits(item.pop("edit")), **item) for item in misconceptions
         ),
         packages=tuple(data.pop("packages", ())),
+        after=tuple(data.pop("after", ())),
         **data,
     )
 

@@ -8,7 +8,7 @@ the lab's `equivalent.toml`:
 
     [[equivalent]]
     hole = "crossover"                # the function
-    change = "return max(1, …)  =>  return max(0, …)"     # as `labs mutate` prints it
+    change = "return max(1, …)  =>  return max(0, …)"     # as `./lab mutate` prints it
     reason = "why no test can see it"
 
 An entry that names no mutant, or one that dies, is an error: the code has changed since.
@@ -97,7 +97,7 @@ def fixed_sample(lab: Lab, count: int) -> list[LabMutant]:
 def equivalents(lab: Lab) -> set[tuple[str, str]]:
     """(function, change) of each entry. Raises ValueError for one without one of the fields."""
     path = lab.folder / "equivalent.toml"
-    entries = tomllib.loads(path.read_text())["equivalent"] if path.exists() else []
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"] if path.exists() else []
     for entry in entries:
         if set(entry) != {"hole", "change", "reason"} or len(entry["reason"]) < 20:
             raise ValueError(

@@ -135,7 +135,7 @@ def test_without_a_gpu_lab_14_says_so_and_what_measures(
     said = capsys.readouterr().out
     assert "Not yet measured: no run on a GPU has been kept, and here: there is no GPU." in said
     assert "Predicted for h200" in said
-    assert ".venv/bin/python -m labs measure 15b --predict 3.5" in said
+    assert "./lab measure 15b --predict 3.5" in said
     assert said.count("not yet") == len(lab15b.WAYS)
     (entry,) = ledger.entries()
     assert (entry.predicted, entry.unit, entry.measured) == (3.5, "ms", None)

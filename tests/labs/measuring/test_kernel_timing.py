@@ -93,7 +93,7 @@ def test_without_a_gpu_it_says_so_and_what_measures(
     said = capsys.readouterr().out
     assert "Not yet measured: no run on a GPU has been kept, and here: there is no GPU." in said
     assert "Predicted for h200" in said
-    assert f".venv/bin/python -m labs measure {number} --predict 3.5" in said
+    assert f"./lab measure {number} --predict 3.5" in said
     assert "Your prediction 3.5 µs, the spec" in said
     assert said.count("not yet\n") == len(cases(H200))
 

@@ -9,7 +9,7 @@ import pytest
 from labs.measuring import ledger
 from labs.runner.cli import main
 
-H200, COMMAND = "NVIDIA H200", "python -m labs measure 14"
+H200, COMMAND = "NVIDIA H200", "./lab measure 14"
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ def test_without_a_gpu_it_predicts_and_says_that_nothing_was_measured(
     told = capsys.readouterr().out
     assert "Not yet measured" in told
     assert told.count("not yet") == 3 * len(lab07b.BATCHES)
-    assert "python -m labs measure 7b --predict 7.5" in told
+    assert "./lab measure 7b --predict 7.5" in told
     (entry,) = ledger.entries()
     assert (entry.what, entry.predicted, entry.measured) == (lab07b.LEDGER_LINE, 7.5, None)
 

@@ -1,4 +1,4 @@
-"""`python -m labs demo generate --backend cuda`: kernels of labs 11, 12b and 15 write the text."""
+"""`./lab demo generate --backend cuda`: kernels of labs 11, 12b and 15 write the text."""
 
 from __future__ import annotations
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from labs.runner import doctor, workspace
-from labs.runner.cut.catalogue import Lab, lab_number, read_lab
+from labs.runner.checks import checking
+from labs.runner.cli import COMMANDS
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
 from tests.labs.conftest import Say
 from tests.support.documents import ROOT
 
 LAB = lab_number("4")
+HOLES = sum(len(lab.holes) for lab in all_labs())
 RIGHT = "return kernels * kernel_us / itl_us"
 WRONG = LAB.texts("wrong/graph-is-free")["launch_model.py"]
 
@@ -37,17 +43,109 @@ def state(say: Say) -> str:
 # ---------------------------------------------------------------- from red to green
 
 
-def test_the_first_call_cuts_a_lab_and_names_the_commands_to_run(say: Say) -> None:
+def test_the_first_call_cuts_lab_0_draws_it_and_names_the_commands_to_run(say: Say) -> None:
     code, said = say()
     assert code == 0
-    assert "python -m labs check" in said
-    assert said.index("labs predict 4") < said.index(LAB.chapter)
-    assert mine().exists()
+    assert "CPU █" in said
+    assert said.index("./lab predict 0") < said.index("./lab watch") < said.index("./lab check")
+    assert mine(lab_number("0")).exists()
     assert "0 of" in say()[1]
 
 
-def test_before_a_line_is_written_a_check_is_red_and_says_each_task_once(say: Say) -> None:
+def test_a_lab_says_predict_then_the_chapter_then_the_file_then_the_check(say: Say) -> None:
+    said = say("start", "4")[1]
+    places = ["./lab predict 4", LAB.chapter, str(mine()), LAB.holes[0].task, "./lab watch"]
+    assert [said.index(place) for place in places] == sorted(said.index(p) for p in places)
+
+
+def test_at_green_the_engine_grows_and_what_the_code_does_is_shown(say: Say) -> None:
+    lab = lab_number("0")
     say()
+    mine(lab).write_text(lab.reference()["one_step.py"])
+    code, said = say("check")
+    assert code == 0
+    assert f"1 of {HOLES} holes are yours" in said
+    assert "625 now" in said
+    say("start", "5")
+    graphs = lab_number("5")
+    mine(graphs).write_text(graphs.reference()["graphs.py"])
+    code, said = say("check")
+    assert code == 0
+    assert re.search(r"2,012 tokens a second, before 586.*\nbefore\n  CPU █", said), (
+        "it is faster now"
+    )
+    assert "a batch of 3 at rung 4" in said, "what lab 5 shows"
+    assert say("check")[1].count("as before") == 1, "and as fast when it is checked again"
+
+
+def test_a_red_check_shows_what_the_code_does_beside_what_is_right(say: Say) -> None:
+    lab = lab_number("5")
+    say("start", "5")
+    mine(lab).write_text(lab.wrong("stale-padding")["graphs.py"])
+    code, said = say("check")
+    assert code == 1
+    yours, right = re.findall(r"^  (?:yours|right)  the sums of slots.*$", said, re.M)
+    assert yours != right
+
+
+def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: Say) -> None:
+    say("start", "4")
+    mine().write_text(LAB.cut(LAB.holes[2:])["launch_model.py"])
+    assert "■■□□□ 2 of 5 holes done: eager_itl_us, full_itl_us" in say("check")[1]
+    code, said = say("check", "--hole", "2")
+    assert code == 0
+    assert "hole 2 of 5 done" in said
+    code, said = say("check", "--hole", "3")
+    assert code == 1
+    assert "TODO(3)" in said
+    assert "TODO(4)" not in said
+    assert say("check", "--hole", "9")[0] == 2
+    assert state(say) == "started", "one hole is not the lab"
+
+
+def test_of_several_files_to_mend_the_first_one_is_looked_at(say: Say) -> None:
+    lab = lab_number("6")
+    say("start", "6")
+    file = workspace.my_files(lab)["runner_a.py"]
+    right = 'return "graphs-follow-names", 25'
+    file.write_text(file.read_text().replace('return "the id of a belief", 0', right))
+    said = say("check")[1]
+    assert "✓ runner a is diagnosed" in said
+    assert said.count("✗") <= 6
+    assert "✗ runner b" not in said
+
+
+def test_a_private_name_of_the_learners_own_hides_no_misconception(say: Say) -> None:
+    lab = lab_number("5")
+    say("start", "5")
+    text = lab.wrong("stale-padding")["graphs.py"]
+    mine(lab).write_text(text.replace("_warm_up", "_first").replace("self.outputs", "self._out"))
+    assert lab.misconception("stale-padding").says in say("check")[1]
+
+
+def test_six_commands_are_in_the_help_and_the_others_behind_all(say: Say) -> None:
+    few, all_of_them = say("--help")[1], say("--all")[1]
+    assert len(re.findall(r"^  \./lab \w", few, re.M)) == 6
+    assert len(re.findall(r"^  \./lab \w", all_of_them, re.M)) == len(COMMANDS)
+
+
+def test_the_script_beside_the_makefile_is_the_way_in(tmp_path: Path) -> None:
+    for name in ("labs", "mini_engine", "lab"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv/.core").touch()
+    environment = os.environ | {"LABS_HOME": str(tmp_path / "mine"), "LC_ALL": "C"}
+    words = [tmp_path / "lab", "start", "4"]
+    done = subprocess.run(words, cwd=tmp_path / ".venv", env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine" / LAB.name / "launch_model.py").exists()
+
+
+def test_before_a_line_is_written_a_check_is_red_and_says_each_task_once(say: Say) -> None:
+    say("start", "4")
     code, said = say("check")
     assert code == 1
     for hole in LAB.holes:
@@ -57,7 +155,7 @@ def test_before_a_line_is_written_a_check_is_red_and_says_each_task_once(say: Sa
 
 
 def test_a_lab_is_passed_edited_failed_and_passed_again(say: Say) -> None:
-    say()
+    say("start", "4")
     solve()
     code, said = say("check")
     assert code == 0
@@ -65,7 +163,7 @@ def test_a_lab_is_passed_edited_failed_and_passed_again(say: Say) -> None:
     assert state(say) == "passed"
     mine().write_text(mine().read_text() + "\n# a thought\n")
     assert state(say) == "edited"
-    assert "1 of 21" in say("list")[1], "it stays passed until it fails"
+    assert "1 of 22" in say("list")[1], "it stays passed until it fails"
     mine().write_text(WRONG)
     assert say("check")[0] == 1
     assert state(say) == "failed"
@@ -76,7 +174,7 @@ def test_a_lab_is_passed_edited_failed_and_passed_again(say: Say) -> None:
 
 
 def test_a_text_that_passed_and_is_brought_back_has_passed_as_before(say: Say) -> None:
-    say()
+    say("start", "4")
     solve()
     say("check")
     mine().write_text(WRONG)
@@ -86,7 +184,7 @@ def test_a_text_that_passed_and_is_brought_back_has_passed_as_before(say: Say) -
 
 
 def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> None:
-    say()
+    say("start", "4")
     mine().write_text(WRONG)
     code, said = say("check")
     assert code == 1
@@ -101,7 +199,7 @@ def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> N
 
 
 def test_a_syntax_error_is_told_with_its_place(say: Say) -> None:
-    say()
+    say("start", "4")
     lines = mine().read_text().splitlines()
     mine().write_text("\n".join([*lines, "def broken(:"]))
     code, said = say("check")
@@ -110,7 +208,7 @@ def test_a_syntax_error_is_told_with_its_place(say: Say) -> None:
 
 
 def test_a_file_as_another_editor_saves_it_is_as_right(say: Say) -> None:
-    say()
+    say("start", "4")
     solve()
     mine().write_bytes(b"\xef\xbb\xbf" + mine().read_bytes().replace(b"\n", b"\r\n"))
     assert say("check")[0] == 0
@@ -119,7 +217,7 @@ def test_a_file_as_another_editor_saves_it_is_as_right(say: Say) -> None:
 
 @pytest.mark.parametrize("content", [b"# caf\xe9\n", b"# coding: elvish\n", b"one\ntwo\0\n"])
 def test_what_is_no_text_is_named_and_the_list_goes_on(say: Say, content: bytes) -> None:
-    say()
+    say("start", "4")
     solve()
     say("check")
     mine().write_bytes(content)
@@ -131,9 +229,11 @@ def test_what_is_no_text_is_named_and_the_list_goes_on(say: Say, content: bytes)
 
 
 def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
-    say()
+    say("start", "4")
     path = workspace.home() / "progress.json"
-    for text in ("{not json", '{"labs": {"4": {"checked": 3}}, "current": "4"}', "[]"):
+    states = ('{"checked": 3}', '{"hints": 3}', '{"passed": null}', "[]")
+    others = [f'{{"labs": {{"4": {state}}}, "current": "4"}}' for state in states]
+    for text in ("{not json", "[]", *others):
         path.write_text(text)
         code, said = say("list")
         assert code == 2
@@ -142,7 +242,7 @@ def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
 
 
 def test_reset_keeps_what_was_written_and_start_never_overwrites(say: Say) -> None:
-    say()
+    say("start", "4")
     mine().write_text("# hours of work\n")
     assert say("start", "4")[0] == 0
     assert mine().read_text() == "# hours of work\n"
@@ -155,7 +255,7 @@ def test_reset_keeps_what_was_written_and_start_never_overwrites(say: Say) -> No
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["check"], "start 4"),
+        (["check"], "start 0"),
         (["start", "99"], "99"),
         (["check", "4"], "start 4"),
         (["hint", "4", "--hole", "9"], "9"),
@@ -171,11 +271,50 @@ def test_a_wrong_word_gets_one_line_that_names_it(say: Say, words: list[str], na
     assert len(said.strip().splitlines()) == 1
 
 
+# ---------------------------------------------------------------- a machine with troubles
+
+
+def test_a_disk_that_is_full_leaves_no_lab_half_started(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = workspace.write
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "progress.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        whole(path, text)
+
+    monkeypatch.setattr(workspace, "write", full)
+    code, said = say("start", "6")
+    assert code == 2
+    assert "progress.json: no space left" in said
+    monkeypatch.undo()
+    assert not any(workspace.home().rglob("*.py"))
+
+
+def test_labs_that_are_started_at_once_are_all_written_down(home: Path) -> None:
+    words = [sys.executable, "-m", "labs", "start"]
+    starting = [subprocess.Popen([*words, n], cwd=ROOT, stdout=subprocess.PIPE) for n in "3478"]
+    assert [one.wait(timeout=120) for one in starting] == [0, 0, 0, 0]
+    written = json.loads((home / "progress.json").read_text())["labs"]
+    assert sorted(written) == ["3", "4", "7", "8"]
+
+
+def test_no_room_for_temporary_files_is_told_as_that(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("start", "4")
+    mine().write_text("import os\nos._exit(1)\n")
+    assert "no room" not in say("check")[1]
+    monkeypatch.setattr(checking, "ROOM", 2**62)
+    assert f"no room for the tests in {tempfile.gettempdir()}" in say("check")[1]
+
+
 # ---------------------------------------------------------------- help on the way
 
 
 def test_hints_come_one_at_a_time_and_are_counted_until_the_lab_has_passed(say: Say) -> None:
-    say()
+    say("start", "4")
     hole = LAB.holes[0]
     for level in (1, 2, 3, 3):
         said = say("hint")[1]
@@ -191,7 +330,7 @@ def test_hints_come_one_at_a_time_and_are_counted_until_the_lab_has_passed(say: 
 
 
 def test_a_hint_is_for_the_first_open_hole_or_the_one_whose_tests_fail(say: Say) -> None:
-    say()
+    say("start", "4")
     mine().write_text(LAB.cut(LAB.holes[2:])["launch_model.py"])
     assert LAB.holes[2].name in say("hint")[1]
     slip = LAB.reference()["launch_model.py"].replace(RIGHT, "return kernel_us / itl_us")
@@ -201,7 +340,7 @@ def test_a_hint_is_for_the_first_open_hole_or_the_one_whose_tests_fail(say: Say)
 
 
 def test_diff_and_solution_show_the_engines_way_after_green_or_with_yes(say: Say) -> None:
-    say()
+    say("start", "4")
     for word in ("diff", "solution"):
         code, said = say(word)
         assert code == 2
@@ -229,7 +368,7 @@ def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
 def test_watch_checks_at_every_save_through_renames_and_deletions_until_it_is_stopped(
     say: Say,
 ) -> None:
-    say()
+    say("start", "4")
     command = [sys.executable, "-u", "-m", "labs", "watch"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -270,7 +409,7 @@ def test_a_python_without_the_packages_says_what_to_type() -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert ".venv/bin/python -m labs hint 7" in done.stderr
+    assert "./lab hint 7" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -292,7 +431,7 @@ def test_plain_pytest_works_on_one_lab_and_refuses_two(tmp_path: Path) -> None:
 
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="reference").returncode == 0
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="wrong/graph_is_free").returncode == 1
-    assert "labs start 4" in pytest_on(f"labs/{LAB.name}").stderr
+    assert "./lab start 4" in pytest_on(f"labs/{LAB.name}").stderr
     assert "one lab a run" in pytest_on("labs").stderr
 
 

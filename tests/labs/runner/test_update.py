@@ -103,7 +103,7 @@ def test_until_then_every_command_says_what_to_do_and_touches_nothing(
     written = old_home(lab, lab.reference(), passed=True)
     code, said = say(*words)
     assert code == 2
-    assert "python -m labs update 9b" in said
+    assert "./lab update 9b" in said
     assert len(said.strip().splitlines()) == 1
     found = {p: p.read_text() for p in (workspace.home() / lab.name).iterdir()}
     assert found == written
@@ -114,8 +114,8 @@ def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say: Say) -> None:
     old_home(lab, lab.reference(), passed=True)
     code, said = say()
     assert code == 0
-    assert "1 of 21" in said
-    assert "python -m labs update 9b" in said
+    assert "1 of 22" in said
+    assert "./lab update 9b" in said
     shutil.rmtree(workspace.home() / lab.name)
     assert standing(say, lab)["state"] == "", "a lab whose folder was removed can be started anew"
     assert say("start", "9b")[0] == 0
@@ -302,7 +302,7 @@ def test_files_of_the_old_numbers_are_renamed_and_nothing_is_lost(say: Say) -> N
     ledger.write_text('{"what": "ITL, plain (lab 14)"}\n')
     code, said = say("check")
     assert code == 2
-    assert "python -m labs update" in said
+    assert "./lab update" in said
     assert len(said.splitlines()) == 1
     code, said = say("update")
     assert code == 0

@@ -21,7 +21,7 @@ def checked(number: str, *changes: tuple[str, str], wrong: str = "") -> Report:
         (file,) = (name for name, text in texts.items() if old in text)
         texts[file] = texts[file].replace(old, new, 1)
     report = check_texts(lab, texts, context=context())
-    report.causes = diagnose(lab, texts, report, context=context())
+    report.causes = diagnose(lab, texts, report, context=context(), time_s=60)
     return report
 
 

@@ -1,0 +1,58 @@
+"""Lab 0: nothing runs while a step is recorded, and all of it, with one launch, when replayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labs.lab00_one_capture.one_step import launches_of_a_token, played, record
+from labs.support.lanes import length_us
+from mini_engine.sim import kernels as k
+from mini_engine.sim.device import Device
+from mini_engine.step.cards import load_spec
+
+
+def doubling() -> tuple[Device, object, object]:
+    """A device, a buffer of ones on it, and a step that doubles the buffer twice."""
+    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    x = device.upload(np.ones(4, np.float32))
+
+    def step() -> None:
+        device.launch(k.scale, x, x, by=2.0)
+        device.launch(k.scale, x, x, by=2.0)
+
+    return device, x, step
+
+
+@pytest.mark.catches("what-is-recorded-is-in-the-body")
+def test_every_launch_of_the_step_is_in_the_graph() -> None:
+    device = Device(load_spec("h200"), compute=False, record=True)
+    model, _ = launches_of_a_token(device)
+    before = device.counters.kernels
+    model()
+    launched = device.counters.kernels - before
+    assert len(record(device, model).nodes) == launched
+
+
+@pytest.mark.catches("a-capture-computes", "what-is-recorded-is-in-the-body")
+def test_recording_runs_nothing() -> None:
+    device, x, step = doubling()
+    record(device, step)
+    assert device.read(x).tolist() == [1.0] * 4, "x was doubled while the step was recorded"
+
+
+@pytest.mark.catches("what-is-recorded-is-in-the-body", "a-capture-computes")
+def test_each_replay_runs_the_whole_step_once() -> None:
+    device, x, step = doubling()
+    graph = record(device, step)
+    for times in (1, 2, 3):
+        graph.replay()
+        assert device.read(x).tolist() == [4.0**times] * 4, f"after {times} replays"
+
+
+def test_a_token_out_of_the_recording_takes_a_fifth_of_the_time() -> None:
+    device = Device(load_spec("h200"), compute=False, record=True)
+    model, choice = launches_of_a_token(device)
+    launched = length_us(played(device, model, choice))
+    replayed = length_us(played(device, record(device, model).replay, choice))
+    assert replayed < launched / 5

@@ -1,0 +1,67 @@
+"""Which hole does a test belong to? Read from the names in the text of the tests.
+
+In:  a lab, and names of tests as pytest gives them, `test_a_step[3]`. Out: numbers of holes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from labs.runner.cut.catalogue import Lab
+from labs.runner.cut.cutter import name_of
+
+
+def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
+    """Numbers of the holes that a test uses, as far as its text and that of its helpers names them;
+    a file to mend is named by the test (`test_runner_a_hears`, or a case `a`)."""
+    function, _, case = test.partition("[")
+    names = _named_by(lab.test_file).get(function, frozenset()) | {
+        case.rstrip("]").replace(" ", "_")
+    }
+    return tuple(
+        hole.number
+        for hole in lab.holes
+        if (
+            re.search(rf"(^|_){Path(hole.file).stem}_|\[{Path(hole.file).stem[-1]}\b", test)
+            if hole.broken
+            else hole.name.rpartition(".")[2] in names
+        )
+    )
+
+
+def hole_of(lab: Lab, test: str) -> int:
+    """The hole that a test belongs to: the last that it uses, for what the earlier ones do by
+    themselves has been tested before it. A test that names none uses all of them."""
+    return max(holes_of(lab, test), default=len(lab.holes))
+
+
+def tests_of(lab: Lab, hole: int, tests: Iterable[str]) -> set[str]:
+    """The tests that belong to a hole or, where there are none, that use it, or else all."""
+    uses = {test for test in tests if hole in holes_of(lab, test)}
+    return {test for test in uses if hole_of(lab, test) == hole} or uses or set(tests)
+
+
+@cache
+def _named_by(test_file: Path) -> dict[str, frozenset[str]]:
+    """Each definition of the test file -> every name in it and in the helpers that it uses."""
+    names: dict[str, set[str]] = {}
+    for node in ast.parse(test_file.read_text(encoding="utf-8")).body:
+        if name := name_of(node):
+            names[name] = {
+                getattr(n, "id", getattr(n, "attr", getattr(n, "arg", ""))) or ""
+                for n in ast.walk(node)
+            }
+    return {name: frozenset(_with_helpers(name, names)) for name in names}
+
+
+def _with_helpers(name: str, names: Mapping[str, set[str]]) -> set[str]:
+    found, todo = set[str](), [name]
+    while todo:
+        new = names[todo.pop()] - found
+        found |= new
+        todo += new & names.keys()
+    return found

@@ -1,0 +1,94 @@
+"""What a check shows beside its words: at green what the learner's code now does, at red where it
+does something else than the engine's.
+
+In:  a lab that was checked. Out: the lines of programs that run on the learner's files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from rich.console import Console
+from rich.markup import escape
+
+from labs.runner import command, workspace
+from labs.runner.checks.checking import Report
+from labs.runner.cut.catalogue import Lab, all_labs
+from labs.runner.cut.source import source
+from labs.runner.programs import Texts, completed, merged
+from labs.runner.workspace import Progress
+
+LIMIT_S = 20.0  # for a picture; who is slower goes without
+MOST_LINES = 12
+GROWTH = "labs.support.growth"
+
+
+def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> None:
+    """Holes so far, what the engine of the solved labs can do, and what this lab shows. A lab with
+    PyTorch shows it by itself when it becomes green, for that takes seconds."""
+    labs = all_labs()
+    console.print(holes_so_far(labs, progress))
+    solved = [one for one in labs if workspace.solved(one, progress)]
+    numbers = [one.number for one in solved]
+    before = [number for number in numbers if number != lab.number or not first]
+    if lab.of_the_engine:
+        texts = merged([one for one in solved if one.of_the_engine and "torch" not in one.packages])
+        said = printed(GROWTH, [",".join(before), ",".join(numbers)], texts, {})
+        console.print(f"\n{escape(said or '')}".rstrip())
+    if (lab.folder / "show.py").exists():
+        if first or "torch" not in lab.packages:
+            shown = printed(f"labs.{lab.name}.show", [], merged([lab]), lab.environment)
+            console.print(f"\n[bold]What your code does[/] ({command('show', lab.number)})\n")
+            console.print(escape(shown or "").rstrip())
+        else:
+            console.print(f"\nWhat your code does: [bold]{command('show', lab.number)}[/]")
+
+
+def at_red(report: Report, console: Console) -> None:
+    """The first lines of the lab's show that differ, the learner's above the engine's. Nothing for
+    a run that was stopped, a hole that is open, or a lab with PyTorch."""
+    lab = report.lab
+    slow = "torch" in lab.packages or not (lab.folder / "show.py").exists()
+    if slow or report.stopped or report.open or not report.failed:
+        return
+    texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
+    show = partial(printed, f"labs.{lab.name}.show", [], environment=lab.environment)
+    with ThreadPoolExecutor(2) as both:
+        mine, right = both.map(lambda texts: show(texts=texts), (merged([lab], texts), {}))
+    if right is None or not (lines := differing(mine or "", right)):
+        return
+    console.print(f"\n[bold]Seen from outside[/] (what {command('show', lab.number)} prints)")
+    for mark, line in lines:
+        console.print(f"  {mark}  {escape(line)}")
+
+
+def differing(mine: str, right: str) -> list[tuple[str, str]]:
+    """The first lines that differ, each with whose it is."""
+    marks = {"- ": "[red]yours[/]", "+ ": "[green]right[/]"}
+    lines = difflib.ndiff(mine.splitlines(), right.splitlines())
+    return [(marks[line[:2]], line[2:]) for line in lines if line[:2] in marks][:MOST_LINES]
+
+
+def holes_so_far(labs: list[Lab], progress: Progress) -> str:
+    """`■■■■□□□□□□ 41 of 122 holes are yours`."""
+    count = sum(len(lab.holes) for lab in labs)
+    mine = sum(
+        len(lab.holes) if workspace.solved(lab, progress) else progress.labs[lab.number].holes
+        for lab in labs
+        if lab.number in progress.labs
+    )
+    wide = max(round(40 * mine / count), min(mine, 1))
+    return f"[green]{'■' * wide}[/]{'□' * (40 - wide)} {mine} of {count} holes are yours"
+
+
+def printed(module: str, words: list[str], texts: Texts, environment: Texts) -> str | None:
+    """What a program prints with these texts in place, also if an error ends it; None if it does
+    not end by itself."""
+    try:
+        done = completed(module, words, texts, environment, capture_output=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout

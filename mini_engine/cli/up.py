@@ -1,0 +1,86 @@
+"""Serve clients that speak OpenAI's API: a model, or a prediction of one.
+
+  python -m mini_engine up
+  python -m mini_engine up --backend cuda --model Qwen/Qwen3-0.6B --mode FULL
+  python -m mini_engine up --predict qwen3-8b --spec h100 --engine vllm --mode NONE
+
+The endpoint has /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics; any client
+for OpenAI, guidellm, aiperf and `vllm bench serve` can use it. It needs `pip install .[serve]`.
+
+With --model the engine runs a checkpoint, on the simulated GPU or with --backend cuda in PyTorch,
+and requests of all clients share its batches. With --predict nothing is computed: the scheduler
+decides every batch, and its tokens come when the step should have ended on that card, in real time.
+--cpu, --engine and --spec say on what; --tokenizer in whose tokens prompts are counted.
+
+SIGTERM and Ctrl-C end it: nobody new is let in, and who is being served is served to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+from rich.console import Console
+
+from mini_engine.cli import options
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.server import Server
+
+SPEC = {flags: row for flags, row in options.SHARED["spec"].items() if "--host" not in flags}
+SHARED = "mode limits sizes stored"
+OPTIONS: options.Rows = {
+    "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
+    "--backend": (("sim", "cuda"), "sim", "what runs it"),
+    "--predict NAME": (str, None, "a shape (as `serve --shape`), instead of a checkpoint"),
+    **SPEC,
+    "--cpu NAME": options.SHARED["spec"]["--host NAME"],
+    "--tokenizer NAME": (str, SHIPPED, "with --predict: folder or hub id (default: our own)"),
+    "--max-model-len N": (options.positive, None, "tokens of a request, with --model "
+                          "(default: the model's, 16,384 at most)"),
+    "--steps-per-replay K": (options.positive, 1, "cuda: decode steps in one graph"),
+    "--no-prefix-caching": (bool, False, "requests share no blocks"),
+    "--max-queue N": (options.counted, 1000, "requests that may wait beside those that run"),
+    "--host ADDRESS": (str, "127.0.0.1", "to listen at; 0.0.0.0: everybody may come"),
+    "--port N": (options.between(0, 65535, int), 8000, "0: any that is free"),
+    "--api-key KEY": (str, None, "that clients have to send (default: none)"),
+    "--drain SECONDS": (options.between(0, 86400), 30.0, "for those being served, at the end"),
+}  # fmt: skip
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine.endpoint import app, engines
+
+    caching = not args.no_prefix_caching
+    if args.predict:
+        server = Server(
+            args.predict, args.spec, host=args.cpu, engine=args.engine, quant=args.quant,
+            kv_dtype=args.kv_dtype, max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+        )  # fmt: skip
+        backend = engines.predicted(
+            server, args.mode, args.capture_sizes, prefix_caching=caching, tokenizer=args.tokenizer
+        )
+        about = options.on(argparse.Namespace(**options.told(server)))
+        console.print(f"predicted, in real time: {about}; {server.itl(1, 1024, args.mode)} alone")
+    else:
+        backend = engines.real(
+            str(args.model), args.backend, args.mode, args.capture_sizes, console.print,
+            spec=args.spec, max_num_seqs=args.max_num_seqs, max_model_len=args.max_model_len,
+            max_num_batched_tokens=args.max_num_batched_tokens, prefix_caching=caching,
+            steps_per_replay=args.steps_per_replay,
+        )  # fmt: skip
+    core = asyncio.run(app.serve(
+        backend, args.host, args.port, max_queue=args.max_queue, api_key=args.api_key,
+        drain_s=args.drain, tell=console.print,
+    ))  # fmt: skip
+    counted, steps = core.metrics, core.metrics.steps
+    return {"model": backend.model, "api_key": args.api_key and "given", "ended": counted.ended,
+            "prompt_tokens": counted.prompt_tokens, "tokens": counted.generated_tokens,
+            "steps": {f"{mode} {rung}": n for (mode, rung), n in steps.items()}}  # fmt: skip
+
+
+def show(r: argparse.Namespace, console: Console) -> None:
+    ended = ", ".join(f"{n:,} {why}" for why, n in sorted(r.ended.items())) or "none"
+    console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in "
+                  f"{sum(r.steps.values()):,} steps")  # fmt: skip
