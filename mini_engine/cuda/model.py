@@ -98,8 +98,9 @@ class Model:
                 rows = as_bytes(cache).view(-1, *new.shape[1:])
                 rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
             attended = attend(q, keys, values, scales)
-            residual = residual + self.product(attended.flatten(1), layer.o)
-            residual = residual + self._mlp(self._norm(residual, layer.post_norm), layer)
+            residual = residual + self._summed(self.product(attended.flatten(1), layer.o))
+            normed = self._norm(residual, layer.post_norm)
+            residual = residual + self._summed(self._mlp(normed, layer))
         return residual
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
@@ -115,7 +116,9 @@ class Model:
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
         last = self._norm(hidden.index_select(0, inputs.last_rows), self.weights.final_norm)
-        logits = functional.linear(last, self.weights.lm_head)
+        logits, ranks = functional.linear(last, self.weights.lm_head), self.weights.ranks
+        if ranks and logits.shape[1] < self.config.vocab_size:
+            logits = ranks.gathered(logits)
         return logits, sample(logits, inputs.context_lens)
 
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
@@ -168,6 +171,10 @@ class Model:
             _, tokens = self.next_step(self.body(inputs, attention), inputs, sample)
             written.append(tokens)
         return torch.stack(written)
+
+    def _summed(self, x: Tensor) -> Tensor:
+        """x, of which each of several ranks has a part."""
+        return self.weights.ranks.sum(x) if self.weights.ranks else x
 
     def _mlp(self, x: Tensor, layer: LayerWeights) -> Tensor:
         """x and the result (T, H)."""
