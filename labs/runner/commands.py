@@ -184,13 +184,14 @@ def check_mine(lab: Lab, progress: Progress, hole: int = 0) -> Report:
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
-    report = check_files(lab, files, context=forks(heavy="torch" in lab.packages), hole=hole)
+    server = forks(heavy="torch" in lab.packages, compiles=lab.compiles)
+    report = check_files(lab, files, context=server, hole=hole)
     if not hole:
         fresh = workspace.load_progress()  # a hint may have been shown meanwhile
         progress.labs, progress.read = fresh.labs, fresh.read
         workspace.note(lab, progress, report.passed, hole_in_doubt(report), len(done(report)))
         workspace.save_progress(progress)
-    report.causes = diagnose(lab, texts, report)
+    report.causes = diagnose(lab, texts, report, context=server)
     return report
 
 
