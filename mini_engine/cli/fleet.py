@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not args.search:
         with console.status("serving"):
             report = run_fleet(design, requests_of(str(args.trace), args.columns, shared))
-        return {"design": design, "cards": cell_of(design)[0], **vars(report)}
+        return {"design": design, **cell_of(design), **vars(report)}
     designs = designs_up_to(design, kinds, args.replicas, args.router, args.mode)
     sweep = Sweep(str(args.trace), designs, args.columns, shared)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

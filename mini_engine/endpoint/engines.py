@@ -3,11 +3,9 @@
 In:  names of a model, a wing, a mode, limits.
 Out: a `Backend`: an engine that takes one step at a time, and how text becomes its tokens.
 
-The **predicted** engine is the simulated server of `serve` (`serving.replay.Replica`): the
-scheduler decides, the step model says how long a step takes, and the step's tokens are given out
-when that time has passed. Its clock goes by predictions alone: what Python and a sleep that is too
-long add to one step is caught up in the next. So gaps between tokens are right on average as long
-as the machine keeps up.
+The **predicted** engine is the simulated server of `serve` (`serving.replay.Replica`), whose tokens
+are given out when the time of their step has passed. Its clock goes by predictions alone: what
+Python and a sleep that is too long add to one step is caught up in the next.
 
 The **real** ones are the engine on the simulated GPU, which computes in numpy, and on the CUDA wing
 or its emulator: tokens of a checkpoint, as fast as they are computed.
@@ -22,16 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.endpoint.chat import ChatTemplate
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import MAX_CONTEXT, SHIPPED, Tell, sizes_for
 from mini_engine.engine.scheduler import Scheduler
+from mini_engine.model.chat import ChatTemplate
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import TextStream, Tokenizer
 from mini_engine.server import Server
 from mini_engine.serving.replay import Replica
+from mini_engine.step.cards import load_spec
 
 Step = tuple[ScheduledBatch, BatchDescriptor]
 BLOCK_SIZE = 16  # tokens
@@ -138,30 +137,23 @@ def real(
         BLOCK_SIZE, context, prefix_caching=prefix_caching, steps_per_replay=steps_per_replay,
     )  # fmt: skip
 
-    def dispatcher_of(limits: SchedulerLimits) -> GraphDispatcher:
-        sizes = sizes_for(mode, limits, capture_sizes, tell)
-        return GraphDispatcher(mode, sizes, limits.max_num_seqs)
-
     runner: Any  # of either wing
     if wing == "cuda":
         from mini_engine.cuda import generate as cuda
-        from mini_engine.cuda import weights as cuda_weights
+        from mini_engine.cuda import weights as stored
 
-        backend = cuda.nearest_backend(tell)
-        dtype = cuda.dtype_for(backend, tell)
-        limits = cuda.limits_that_fit(config, limits, backend, dtype, tell)
-        dispatcher = dispatcher_of(limits)
-        loaded = cuda_weights.load_weights(config, folder, backend.device, dtype)
-        runner = cuda.runner_of(loaded, limits, dispatcher, backend, 5, tell, sampling=True)
+        device = cuda.nearest_backend(tell)
+        dtype = cuda.dtype_for(device, tell)
+        limits = cuda.limits_that_fit(config, limits, device, dtype, tell)
+    dispatcher = GraphDispatcher(mode, sizes_for(mode, limits, capture_sizes, tell), seqs)
+    if wing == "cuda":
+        weights = stored.load_weights(config, folder, device.device, dtype)
+        runner = cuda.runner_of(weights, limits, dispatcher, device, 5, tell, sampling=True)
     else:
-        from mini_engine.sim.device import Device
-        from mini_engine.sim.runner import SimRunner
-        from mini_engine.sim.weights import load_weights
-        from mini_engine.step.cards import load_spec
+        from mini_engine.sim import generate as sim
 
-        device, dispatcher = Device(load_spec(spec)), dispatcher_of(limits)
-        weights = load_weights(config, folder)
-        runner = SimRunner(device, config, weights, limits, dispatcher, sampling=True)
+        checkpoint = replace(sim.open_checkpoint(folder), config=config)
+        runner = sim.runner_of(checkpoint, load_spec(spec), limits, dispatcher, sampling=True)
     for line in runner.capture().lines():
         tell(line)
     return Backend(

@@ -13,7 +13,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from itertools import combinations_with_replacement, groupby
 from pathlib import Path
@@ -21,12 +21,12 @@ from typing import Any
 
 from mini_engine.files import write_whole
 from mini_engine.fleet.fleet import Design, FleetReport, run
-from mini_engine.serving.request_trace import Columns, TraceRequest, read_trace, with_shared_prefix
+from mini_engine.serving.request_trace import Columns, read_trace, with_shared_prefix
 
 Row = dict[str, str]
-Cell = tuple[str, str, str, str]  # the columns of KEYS
-KEYS = ("cards", "prefill", "router", "mode")
-FIGURES = tuple(name for name in asdict(FleetReport()) if name != "served_by")
+Do = Callable[[Design], Row]
+KEYS = ("cards", "prefill", "router", "mode")  # of a design, in which those of a sweep differ
+FIGURES = tuple(one.name for one in fields(FleetReport) if one.name != "served_by")
 HEAD = ("sweep", *KEYS, *FIGURES, "error")
 
 
@@ -40,17 +40,16 @@ class Sweep:
     @property
     def name(self) -> str:
         """What all cells have in common, in few letters."""
-        common = {replace(d, cards=("",), prefill=0, router="least", mode="") for d in self.designs}
-        content = Path(self.trace).read_bytes()
-        same = repr((sorted(map(repr, common)), self.columns, self.shared)).encode()
-        return hashlib.sha256(content + same).hexdigest()[:12]
+        same = {replace(d, cards=("",), prefill=0, router="least", mode="") for d in self.designs}
+        said = repr((sorted(map(repr, same)), self.columns, self.shared)).encode()
+        return hashlib.sha256(Path(self.trace).read_bytes() + said).hexdigest()[:12]
 
 
 def designs_up_to(
     base: Design, cards: Sequence[str], most: int, routers: Sequence[str], modes: Sequence[str]
 ) -> tuple[Design, ...]:
-    """Every set of up to `most` of these cards, behind every router, in every mode. One replica
-    needs no router."""
+    """Every set of up to `most` of these cards, behind every router (which one replica does not
+    need), in every mode."""
     return tuple(
         replace(base, cards=chosen, router=router, mode=mode)
         for number in range(1, most + 1)
@@ -60,30 +59,29 @@ def designs_up_to(
     )
 
 
-def cell_of(design: Design) -> Cell:
+def cell_of(design: Design) -> Row:
     cards = "+".join(f"{len([*same])}x{card}" for card, same in groupby(design.cards))
-    return cards, str(design.prefill), design.router, design.mode
+    return dict(zip(KEYS, (cards, str(design.prefill), design.router, design.mode), strict=True))
 
 
 @cache  # of a worker
 def requests_of(trace: str, columns: Columns | None, shared: tuple[int, float, int]) -> Any:
-    tokens, share, prefixes = shared
-    read: Iterable[TraceRequest] = read_trace(trace, columns)
+    read, (tokens, share, prefixes) = read_trace(trace, columns), shared
     return [*with_shared_prefix(read, tokens, share, prefixes=prefixes)] if tokens else read
 
 
-def row_of(sweep: Sweep, name: str, design: Design) -> Row:
+def row_of(sweep: Sweep, design: Design) -> Row:
     """Serve one design. A model that does not fit the card is a row with an error."""
-    row = {"sweep": name, **dict(zip(KEYS, cell_of(design), strict=True)), "error": ""}
     try:
         report = run(design, requests_of(sweep.trace, sweep.columns, sweep.shared))
     except ValueError as error:
-        return {**row, "error": str(error)}
+        return {**cell_of(design), "error": str(error)}
     figures = {name: getattr(report, name) for name in FIGURES}
-    return {**row, **{k: "" if v is None else repr(v) for k, v in figures.items()}}
+    return {**cell_of(design), **{k: "" if v is None else repr(v) for k, v in figures.items()}}
 
 
-Do = Callable[[Design], Row]
+def died(design: Design) -> Row:
+    return {**cell_of(design), "error": "its worker died"}
 
 
 def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
@@ -94,7 +92,7 @@ def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
         return
     from joblib import Parallel, delayed
 
-    left = {cell_of(design): design for design in designs}
+    left = {key_of(cell_of(design)): design for design in designs}
     how = {"n_jobs": jobs, "return_as": "generator_unordered", "pre_dispatch": "n_jobs"}
     while left:
         try:
@@ -102,12 +100,12 @@ def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
                 del left[key_of(row)]
                 yield row
         except BrokenExecutor:
-            for cell in [*left][: 2 * jobs]:
+            for key in [*left][: 2 * jobs]:
+                design = left.pop(key)
                 try:
-                    (row,) = Parallel(n_jobs=2)([delayed(do)(left.pop(cell))])
-                    yield row
+                    yield from Parallel(n_jobs=2)([delayed(do)(design)])
                 except BrokenExecutor:
-                    yield {**dict(zip(KEYS, cell, strict=True)), "error": "its worker died"}
+                    yield died(design)
 
 
 def on_ray(do: Do, designs: Sequence[Design], address: str | None) -> Iterator[Row]:
@@ -116,69 +114,65 @@ def on_ray(do: Do, designs: Sequence[Design], address: str | None) -> Iterator[R
     import ray
 
     ray.init(address, ignore_reinit_error=True, log_to_driver=False)
-    remote = ray.remote(max_retries=0)(do)
+    remote = ray.remote(max_retries=0)(lambda design: do(design))
     left = {remote.remote(design): design for design in designs}
     while left:
         (done,), _ = ray.wait([*left], num_returns=1)
-        cell = cell_of(left.pop(done))
+        design = left.pop(done)
         try:
             yield ray.get(done)
         except ray.exceptions.WorkerCrashedError:
-            yield {**dict(zip(KEYS, cell, strict=True)), "error": "its worker died"}
+            yield died(design)
 
 
-def key_of(row: Row) -> Cell:
-    cards, prefill, router, mode = (row[name] for name in KEYS)
-    return cards, prefill, router, mode
+def key_of(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in KEYS)
 
 
 def sweep_to(
     path: Path, sweep: Sweep, *, on: str = "processes", jobs: int = 1,
-    tell: Callable[[Row], object] = lambda _: None, do: Callable[..., Row] = row_of,
+    tell: Callable[[Row], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
 ) -> list[Row]:  # fmt: skip
-    """Fill the table. `on`: "processes", "ray", or the address of a Ray cluster. Rows come in the
-    order of the designs. Raises ValueError where the file holds another table."""
-    name = sweep.name
-    order = [cell_of(design) for design in sweep.designs]
+    """Fill the table, and return its rows in the order of the designs. `on`: "processes", "ray", or
+    the address of a Ray cluster. Raises ValueError where the file holds another table."""
+    name, order = sweep.name, {key_of(cell_of(design)): design for design in sweep.designs}
     rows = {key_of(row): row for row in rows_of(path, name) if not row["error"]}
-    left = [design for design in sweep.designs if cell_of(design) not in rows]
-    work: Do = partial(do, sweep, name)
-    found = in_processes(work, left, jobs) if on == "processes" else on_ray(
-        work, left, None if on == "ray" else on)  # fmt: skip
-    write_whole(path, text_of(rows.values(), head=True))
-    with path.open("a", newline="") as file:
+    left, work = [design for key, design in order.items() if key not in rows], partial(do, sweep)
+    if on == "processes":
+        found = in_processes(work, left, jobs)
+    else:
+        found = on_ray(work, left, None if on == "ray" else on)
+    write_whole(path, text_of(rows.values(), HEAD))
+    with path.open("a") as file:
         for row in found:
             rows[key_of(row)] = row = {**dict.fromkeys(HEAD, ""), **row, "sweep": name}
             file.write(text_of([row]))
             file.flush()
             tell(row)
-    write_whole(path, text_of((rows[cell] for cell in order), head=True))
-    return [rows[cell] for cell in order]
+    write_whole(path, text_of((rows[key] for key in order), HEAD))
+    return [rows[key] for key in order]
 
 
 def rows_of(path: Path, name: str) -> list[Row]:
     """The whole rows of a table that may have been cut anywhere; none where there is no file."""
     text = path.read_text() if path.is_file() else ""
-    whole = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(whole)))
-    if whole and (whole.split("\n")[0] != ",".join(HEAD) or any(r["sweep"] != name for r in rows)):
+    rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    found = list(rows)
+    if rows.fieldnames and ((*rows.fieldnames,) != HEAD or any(r["sweep"] != name for r in found)):
         raise ValueError(f"{path} holds another table: name a new file, or remove it")
-    return rows
+    return found
 
 
-def text_of(rows: Iterable[Row], *, head: bool = False) -> str:
+def text_of(rows: Iterable[Row], head: Sequence[str] = ()) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, HEAD, lineterminator="\n")
-    if head:
-        writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([*([head] if head else []), *([row[k] for k in HEAD] for row in rows)])
     return out.getvalue()
 
 
 def cheapest(rows: Iterable[Row], share: float) -> Row | None:
-    """That which costs least of those that keep so large a share of requests content; of equal
-    ones the one with the lowest p99 of TTFT."""
+    """Of those that keep so large a share of requests content, the one that costs least; of equal
+    ones that with the lowest p99 of TTFT."""
     good = [r for r in rows if not r["error"] and float(r["content_share"] or 0) >= share]
-    return min(
-        good, key=lambda r: (float(r["cost_per_hour"]), float(r["ttft_p99_us"])), default=None
-    )
+    figures = ("cost_per_hour", "ttft_p99_us")
+    return min(good, key=lambda row: [float(row[name]) for name in figures], default=None)

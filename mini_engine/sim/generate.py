@@ -9,6 +9,7 @@ from pathlib import Path
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine import generation
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
@@ -72,18 +73,14 @@ def generate(
     tokenizer, limits = checkpoint.tokenizer, generation.limits_for(checkpoint.config, len(prompts))
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
-    # Tables of RoPE for no more positions than can occur.
-    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
     sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    device = Device(spec)
-    runner = SimRunner(
-        device, config, checkpoint.weights, limits, dispatcher,
-        kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
-    )  # fmt: skip
+    drawn = sampling.temperature > 0
+    runner = runner_of(checkpoint, spec, limits, dispatcher, kv_dtype=kv_dtype, sampling=drawn)
     report = runner.capture()
     for line in report.lines():
         tell(line)
+    device = runner.device
     before, began = device.counters.copy(), device.cpu_us
     completions = generation.run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
@@ -94,3 +91,16 @@ def generate(
         device.cpu_us - began,
         report,
     )
+
+
+def runner_of(
+    checkpoint: Checkpoint, spec: DeviceSpec, limits: SchedulerLimits, dispatcher: GraphDispatcher,
+    *, kv_dtype: str = "auto", sampling: bool = False,
+) -> SimRunner:  # fmt: skip
+    """A runner on a device of its own, with nothing captured."""
+    # Tables of RoPE for no more positions than can occur.
+    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
+    return SimRunner(
+        Device(spec), config, checkpoint.weights, limits, dispatcher,
+        kv_dtype=kv_dtype, sampling=sampling,
+    )  # fmt: skip

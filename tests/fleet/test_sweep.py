@@ -83,7 +83,7 @@ def test_a_sweep_that_is_killed_at_half_goes_on_and_ends_with_the_same_table(
     whole, cut = tmp_path / "whole.csv", tmp_path / "table.csv"
     sweep = sweep_of(tmp_path, cells)
     rows = sweep_to(whole, sweep)
-    assert [row["cards"] for row in rows] == [cell_of(design)[0] for design in sweep.designs]
+    assert [row["cards"] for row in rows] == [cell_of(design)["cards"] for design in sweep.designs]
     killed_at(cells // 2, tmp_path, cells, jobs=2)
     with cut.open("a") as file:
         file.write(cut.read_text().splitlines()[1][:40])  # the kill was in the midst of a line
@@ -117,10 +117,10 @@ class _Dies:
     def __init__(self, cards: str) -> None:
         self.cards = cards
 
-    def __call__(self, sweep: Sweep, name: str, design: Design) -> Row:
-        if cell_of(design)[0] == self.cards:
+    def __call__(self, sweep: Sweep, design: Design) -> Row:
+        if cell_of(design)["cards"] == self.cards:
             os.kill(os.getpid(), signal.SIGKILL)
-        return row_of(sweep, name, design)
+        return row_of(sweep, design)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from aiohttp import ClientResponse, ClientSession, web
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.endpoint.app import Endpoint
-from mini_engine.endpoint.chat import ChatTemplate
 from mini_engine.endpoint.engines import Backend, Placeholder, Predicted
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.chat import ChatTemplate
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.serving.replay import Replica
 from mini_engine.step.kernels import StepShape
