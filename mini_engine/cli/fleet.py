@@ -25,6 +25,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ from mini_engine.cli import options
 from mini_engine.cli.serve import NAMED, columns
 from mini_engine.cli.terminal import Format, table
 from mini_engine.files import check_out
-from mini_engine.fleet.fleet import Design, cards_of
+from mini_engine.fleet.fleet import Design
 from mini_engine.fleet.fleet import run as run_fleet
 from mini_engine.fleet.routers import ROUTERS
-from mini_engine.fleet.sweep import Sweep, cell_of, cheapest, designs_up_to, requests_of, sweep_to
+from mini_engine.fleet.sweep import Row, Sweep, cell_of, designs_up_to, requests_of, sweep_to
 from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.cards import load_spec
 
@@ -89,6 +90,25 @@ OPTIONS: options.Rows = {
     "--jobs N": (options.positive, None, "processes (default: one a core)"),
     "-o --output FILE": (options.picture, None, "a picture of a search: cost and p99 of TTFT"),
 }  # fmt: skip
+
+
+def cards_of(words: str) -> tuple[str, ...]:
+    """`2xh100+1xl40s` as the cards of three replicas. Raises ValueError for other words."""
+    found: list[str] = []
+    for part in words.split("+"):
+        times = re.fullmatch(r"(\d+)x(.+)", part)
+        if not times or not 1 <= int(times[1]) <= 10_000:
+            raise ValueError(f"{part!r:.40} is no NxCARD, as in 2xh100+1xl40s")
+        found += [times[2]] * int(times[1])
+    return tuple(found)
+
+
+def cheapest(rows: Iterable[Row], share: float) -> Row | None:
+    """Of those that keep so large a share of requests content, the one that costs least; of equal
+    ones that with the lowest p99 of TTFT."""
+    good = [row for row in rows if not row["error"] and float(row["content_share"]) >= share]
+    by = lambda row: (float(row["cost_per_hour"]), float(row["ttft_p99_us"] or "inf"))  # noqa: E731
+    return min(good, key=by, default=None)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -3,26 +3,26 @@
 In:  the requests of a trace, a `Design`: cards, router, pools, autoscaler, service-level objective.
 Out: a `FleetReport`.
 
-Every replica is the server of `serve`, step by step; a fleet of one gives the report of `serve`.
-With a **prefill pool** a request gets its first token there; then its K and V cross the link of
-that replica, one request after another, to a replica of the decode pool. A replica that the
-**autoscaler** starts is paid for at once and serves after its cold start: booting, reading the
-weights, capturing its graphs. One that it stops first serves those that it has.
+Every replica is the server of `serve`. With a **prefill pool** a request gets its first token
+there; then its K and V cross the link of that replica, one request after another, to the decode
+pool. A replica that the **autoscaler** starts is paid for at once and serves after its cold start:
+booting, reading the weights, capturing its graphs. One that it stops serves those that it has.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 from mini_engine.fleet.routers import ROUTERS, Arrival
 from mini_engine.server import Server
 from mini_engine.serving.replay import Replica
 from mini_engine.serving.report import LogHistogram, Served
 from mini_engine.serving.request_trace import TraceRequest
+
+server_of = cache(Server)  # its costs remember every step that was asked for
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,16 @@ class Design:
         if self.router not in ROUTERS:
             raise ValueError(f"router {self.router!r}: expected one of {', '.join(ROUTERS)}")
         if not self.cards or not 0 <= self.prefill < len(self.cards):
-            raise ValueError(
-                f"{self.prefill} of {len(self.cards)} replicas compute prompts: one at least has "
-                "to be left for the answers"
-            )
+            words = f"{self.prefill} of {len(self.cards)} replicas compute prompts"
+            raise ValueError(f"{words}: one at least has to be left for the answers")
         if self.prefill and self.scale_at:
             raise ValueError("an autoscaler and a prefill pool: choose one of the two")
 
-    def price(self, card: str) -> float:
-        return dict(self.prices).get(card, 1.0)
+    def server(self, card: str) -> Server:
+        return server_of(
+            self.model, card, host=self.host, engine=self.engine, max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )  # fmt: skip
 
 
 @dataclass
@@ -112,31 +113,26 @@ class Pool:
             at_us, request = arrival.at_us, arrival.request
             if self.design.scale_at:
                 self._scale(at_us)
-            open_ = [m.replica for m in self.members if m.ready_us <= at_us < m.leaves_us]
-            able = [one for one in open_ if request.prompt_tokens < one.context]
+            able = [m.replica for m in self.members if m.ready_us <= at_us < m.leaves_us
+                    and request.prompt_tokens < m.replica.context]  # fmt: skip
             if not able:
                 self.refused += 1
                 continue
             replica = self.route(able, arrival)
             replica.advance_to(at_us)
-            came = {"at_us": at_us, "first_token_us": arrival.first_token_us}
-            replica.submit(arrival.number, request, **came)
+            first_us = arrival.first_token_us
+            replica.submit(arrival.number, request, at_us=at_us, first_token_us=first_us)
         for member in self.members:
             member.replica.advance_to(math.inf)
 
     def _start(self, now_us: float) -> None:
-        """One replica more, of the first card that is free; it is cold unless the trace has not
-        begun."""
+        """One replica more, of the next card; a cold start, unless the trace has not begun."""
         design, card = self.design, self.cards.pop(0)
-        server = server_of(design, card)
+        server = design.server(card)
         sized = server.sized(design.mode)
         limits = replace(sized.limits, prefix_caching=design.prefix_caching)
-        told: list[Replica] = []
-        replica = Replica(
-            server.costs, limits, sized.dispatcher, receives=self.receives,
-            on_served=lambda served: self.on_served(told[0], served),
-        )  # fmt: skip
-        told.append(replica)
+        replica = Replica(server.costs, limits, sized.dispatcher, receives=self.receives)
+        replica.on_served = partial(self.on_served, replica)
         cold_us = 0.0
         if now_us > -math.inf:
             cold_us = design.boot_us + server.stored.held / design.load_gb_s / 1e3
@@ -164,14 +160,6 @@ class Pool:
                 leaving = min(ready, key=lambda m: m.replica.load)
                 leaving.leaves_us = at_us
                 self.cards.append(leaving.card)
-
-
-@cache  # a server's costs remember every step that was asked for
-def server_of(design: Design, card: str) -> Server:
-    return Server(
-        design.model, card, host=design.host, engine=design.engine,
-        max_num_seqs=design.max_num_seqs, max_num_batched_tokens=design.max_num_batched_tokens,
-    )  # fmt: skip
 
 
 def run(
@@ -213,12 +201,9 @@ def run(
     decode = Pool(design, design.cards[design.prefill :], book, receives=design.prefill > 0)
     pools, landed, link_free_us = [decode], list[Arrival](), dict[int, float]()
     if design.prefill:
-        server = server_of(design, design.cards[0])
-        kv_bytes = server.stored.kv_bytes_per_token
-        prefill = Pool(design, design.cards[: design.prefill], send)
-        pools.insert(0, prefill)
-        alone = (a._replace(request=replace(a.request, output_tokens=1)) for a in arrivals)
-        prefill.serve(alone)
+        kv_bytes = design.server(design.cards[0]).stored.kv_bytes_per_token
+        pools.insert(0, Pool(design, design.cards[: design.prefill], send))
+        pools[0].serve(a._replace(request=replace(a.request, output_tokens=1)) for a in arrivals)
         arrivals = sorted(landed, key=lambda one: one.at_us)
     decode.serve(arrivals)
     report.refused = sum(pool.refused for pool in pools)
@@ -228,7 +213,8 @@ def run(
         itl.merge(member.replica.report.itl)
         ends_us = min(last_us, max(member.leaves_us, member.replica.now_us))
         paid_us = ends_us - max(member.paid_from_us, first_us)
-        report.cost_per_hour += design.price(member.card) * paid_us / max(1.0, elapsed_us)
+        price = dict(design.prices).get(member.card, 1.0)
+        report.cost_per_hour += price * paid_us / max(1.0, elapsed_us)
     spans = [(member.paid_from_us, member.leaves_us) for member in members]
     report.most_replicas = max(sum(a <= at < b for a, b in spans) for at, _ in spans)
     report.cold_starts = sum(pool.cold_starts for pool in pools)
@@ -245,14 +231,3 @@ def run(
     if itl.count:
         report.itl_p50_us, report.itl_p99_us = map(itl.percentile, (50, 99))
     return report
-
-
-def cards_of(words: str) -> tuple[str, ...]:
-    """`2xh100+1xl40s` as the cards of three replicas. Raises ValueError for other words."""
-    found: list[str] = []
-    for part in words.split("+"):
-        times = re.fullmatch(r"(\d+)x(.+)", part)
-        if not times or not 1 <= int(times[1]) <= 10_000:
-            raise ValueError(f"{part!r:.40} is no NxCARD, as in 2xh100+1xl40s")
-        found += [times[2]] * int(times[1])
-    return tuple(found)

@@ -2,9 +2,8 @@
 
 In:  the replicas that take requests, and one that arrives. Out: one of them.
 
-A router knows what a gateway can know: what it has sent and seen come back, the length of the
-prompt and the answer that is asked for, and for `prefix` the keys of the blocks that each replica's
-cache holds, as engines publish them. It looks at a replica as it is at the time of the arrival.
+A router knows what a gateway can know: what it has sent and seen come back, the lengths of prompt
+and answer, and for `prefix` the keys of the blocks in each cache, as engines publish them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Router = Callable[[Sequence[Replica], Arrival], Replica]
 
 
 def outstanding(replica: Replica, arrival: Arrival) -> int:
-    """Tokens, of prompts and answers, that the replica has promised and not finished."""
+    """Tokens that the replica has promised and not finished, at the time of the arrival."""
     replica.advance_to(arrival.at_us)
     return replica.load.tokens
 
@@ -56,16 +55,15 @@ def prefix_aware() -> Router:
 
     def choose(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
         work = [outstanding(one, arrival) for one in replicas]
-        caches = [one.scheduler.prefix_cache for one in replicas]
+        caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
         key, ids = b"", prompt_ids(arrival.number, arrival.request)
-        holding = [i for i, cache in enumerate(caches) if cache]
         size = replicas[0].limits.block_size
         for end in range(size, len(ids), size):
             key = block_key(key, ids[end - size : end])
-            holding = [i for i in holding if (c := caches[i]) and c.blocks.find(key) is not None]
-            if not holding:
+            caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
+            if not caches:
                 break
-            for i in holding:
+            for i in caches:
                 work[i] -= size
         return replicas[work.index(min(work))]
 

@@ -27,7 +27,7 @@ Row = dict[str, str]
 Do = Callable[[Design], Row]
 KEYS = ("cards", "prefill", "router", "mode")  # of a design, in which those of a sweep differ
 FIGURES = tuple(one.name for one in fields(FleetReport) if one.name != "served_by")
-HEAD = ("sweep", *KEYS, *FIGURES, "error")
+HEAD, DIED = ("sweep", *KEYS, *FIGURES, "error"), "its worker died"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def cell_of(design: Design) -> Row:
     return dict(zip(KEYS, (cards, str(design.prefill), design.router, design.mode), strict=True))
 
 
-@cache  # of a worker
+@cache  # in each worker
 def requests_of(trace: str, columns: Columns | None, shared: tuple[int, float, int]) -> Any:
     read, (tokens, share, prefixes) = read_trace(trace, columns), shared
     return [*with_shared_prefix(read, tokens, share, prefixes=prefixes)] if tokens else read
@@ -80,16 +80,9 @@ def row_of(sweep: Sweep, design: Design) -> Row:
     return {**cell_of(design), **{k: "" if v is None else repr(v) for k, v in figures.items()}}
 
 
-def died(design: Design) -> Row:
-    return {**cell_of(design), "error": "its worker died"}
-
-
 def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
-    """By joblib's processes, as they are done; with one job in this process. When a worker dies,
-    those that may have been its work are done again, each alone."""
-    if jobs == 1:
-        yield from map(do, designs)
-        return
+    """By joblib's processes. When a worker dies, those that may have been its work are done again,
+    each alone."""
     from joblib import Parallel, delayed
 
     left = {key_of(cell_of(design)): design for design in designs}
@@ -105,12 +98,11 @@ def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
                 try:
                     yield from Parallel(n_jobs=2)([delayed(do)(design)])
                 except BrokenExecutor:
-                    yield died(design)
+                    yield {**cell_of(design), "error": DIED}
 
 
 def on_ray(do: Do, designs: Sequence[Design], address: str | None) -> Iterator[Row]:
-    """By the workers of a Ray cluster: one that is there already (`ray://HOST:PORT`), or one of
-    this machine's own."""
+    """By a Ray cluster: that of an address, or one of this machine's own."""
     import ray
 
     ray.init(address, ignore_reinit_error=True, log_to_driver=False)
@@ -122,7 +114,7 @@ def on_ray(do: Do, designs: Sequence[Design], address: str | None) -> Iterator[R
         try:
             yield ray.get(done)
         except ray.exceptions.WorkerCrashedError:
-            yield died(design)
+            yield {**cell_of(design), "error": DIED}
 
 
 def key_of(row: Row) -> tuple[str, ...]:
@@ -138,10 +130,11 @@ def sweep_to(
     name, order = sweep.name, {key_of(cell_of(design)): design for design in sweep.designs}
     rows = {key_of(row): row for row in rows_of(path, name) if not row["error"]}
     left, work = [design for key, design in order.items() if key not in rows], partial(do, sweep)
-    if on == "processes":
-        found = in_processes(work, left, jobs)
-    else:
+    found: Iterable[Row] = map(work, left)  # here
+    if on != "processes":
         found = on_ray(work, left, None if on == "ray" else on)
+    elif jobs > 1:
+        found = in_processes(work, left, jobs)
     write_whole(path, text_of(rows.values(), HEAD))
     with path.open("a") as file:
         for row in found:
@@ -164,15 +157,6 @@ def rows_of(path: Path, name: str) -> list[Row]:
 
 
 def text_of(rows: Iterable[Row], head: Sequence[str] = ()) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([*([head] if head else []), *([row[k] for k in HEAD] for row in rows)])
+    out, lines = io.StringIO(), [[row[name] for name in HEAD] for row in rows]
+    csv.writer(out, lineterminator="\n").writerows([head, *lines] if head else lines)
     return out.getvalue()
-
-
-def cheapest(rows: Iterable[Row], share: float) -> Row | None:
-    """Of those that keep so large a share of requests content, the one that costs least; of equal
-    ones that with the lowest p99 of TTFT."""
-    good = [r for r in rows if not r["error"] and float(r["content_share"] or 0) >= share]
-    figures = ("cost_per_hour", "ttft_p99_us")
-    return min(good, key=lambda row: [float(row[name]) for name in figures], default=None)

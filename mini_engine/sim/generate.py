@@ -73,14 +73,18 @@ def generate(
     tokenizer, limits = checkpoint.tokenizer, generation.limits_for(checkpoint.config, len(prompts))
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
+    # Tables of RoPE for no more positions than can occur.
+    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
     sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    drawn = sampling.temperature > 0
-    runner = runner_of(checkpoint, spec, limits, dispatcher, kv_dtype=kv_dtype, sampling=drawn)
+    device = Device(spec)
+    runner = SimRunner(
+        device, config, checkpoint.weights, limits, dispatcher,
+        kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
+    )  # fmt: skip
     report = runner.capture()
     for line in report.lines():
         tell(line)
-    device = runner.device
     before, began = device.counters.copy(), device.cpu_us
     completions = generation.run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
@@ -93,14 +97,17 @@ def generate(
     )
 
 
-def runner_of(
-    checkpoint: Checkpoint, spec: DeviceSpec, limits: SchedulerLimits, dispatcher: GraphDispatcher,
-    *, kv_dtype: str = "auto", sampling: bool = False,
-) -> SimRunner:  # fmt: skip
-    """A runner on a device of its own, with nothing captured."""
-    # Tables of RoPE for no more positions than can occur.
-    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    return SimRunner(
-        Device(spec), config, checkpoint.weights, limits, dispatcher,
-        kv_dtype=kv_dtype, sampling=sampling,
-    )  # fmt: skip
+def open_engine(
+    config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
+    capture_sizes: Sequence[int] | None, tell: generation.Tell, spec: DeviceSpec,
+) -> Engine:  # fmt: skip
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    dispatcher = GraphDispatcher(
+        mode, generation.sizes_for(mode, limits, capture_sizes, tell), limits.max_num_seqs
+    )
+    config = replace(config, max_position_embeddings=limits.max_model_len)
+    weights = load_weights(config, folder)
+    runner = SimRunner(Device(spec), config, weights, limits, dispatcher, sampling=True)
+    for line in runner.capture().lines():
+        tell(line)
+    return Engine(runner, limits, dispatcher)
