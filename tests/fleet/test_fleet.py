@@ -158,7 +158,7 @@ def test_what_crosses_the_link_waits_for_what_crosses_before_it() -> None:
 
 
 def test_an_autoscaler_pays_for_cold_starts_and_stops_what_idles() -> None:
-    rush = [TraceRequest(i * 1e4, 500, 300) for i in range(700)]
+    rush = [TraceRequest(i * 1e4, 500, 300) for i in range(400)]
     calm = [TraceRequest(10e6 + i * 10e6, 500, 300) for i in range(30)]
     design = replace(DESIGN, cards=("h100",) * 6, scale_at=32)
     scaled = run(design, rush + calm)
