@@ -48,7 +48,7 @@ def stations(path: Path) -> None:
         boxes = (
             (op.start_us, call.start_us, 1, "2, 3: PyTorch\nprepares", ORANGE, BLACK),
             (call.start_us, call.end_us, 1, "4: launch", VERMILION, "white"),
-            (call.end_us, following, 1, "back to Python,\n1: the next line", ORANGE, BLACK),
+            (call.end_us, following, 1, "back to Python;\n1 of the next line", ORANGE, BLACK),
             (kernel.start_us, kernel.end_us, 0, "", BLUE, "white"),
         )
         for start, end, lane, words, colour, ink in boxes:
@@ -61,7 +61,7 @@ def stations(path: Path) -> None:
             size=14, color=GREY, arrowprops={"arrowstyle": "->", "color": GREY},
         )  # fmt: skip
         axes.text(kernel.end_us - zero + 0.3, 0.5, "6: the\naddition", va="center", size=14)
-        axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python asked")
+        axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python called PyTorch")
         axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -77,7 +77,7 @@ def queue(path: Path) -> None:
         path,
         (6.9, 4.9),
         title=f"The CPU runs ahead: in the end an order waits {max(waited):.0f} ms for its turn",
-        caption=f"{SOURCE}. One step of {len(pairs):,} orders; a tooth is a layer.",
+        caption=f"{SOURCE}. One step, {len(pairs):,} orders, copies included; a tooth is a layer.",
     ) as figure:
         axes = figure.subplots()
         axes.plot(issued, waited, color=VERMILION)

@@ -128,7 +128,7 @@ def kernel(path: Path) -> None:
         axes = figure.subplots()
         words = (
             "blocks are\nplaced, first\nbytes called",
-            "bytes\nstream",
+            "bytes\narrive",
             "the last block\nfinishes",
         )
         for x, wide, told, colour in (

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
+from course.draw.ledger import bars
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, SKY, VERMILION, canvas
 from mini_engine.sim.recorded import kind_of, load_recording
@@ -133,7 +134,7 @@ def roofline(path: Path) -> None:
         title="Writing for one reader uses a half percent of the arithmetic. Reading prompts "
         "comes near the roof",
         caption="Computed: steps of Qwen3-0.6B on an H200, decode at "
-        f"{CONTEXT} tokens of context each, prefill of one prompt.",
+        f"{CONTEXT} tokens of context each, prefill of one prompt. Hollow: the ledger's step.",
     ) as figure:
         axes = figure.subplots()
         xs = [0.5, ridge, 3000]
@@ -147,7 +148,15 @@ def roofline(path: Path) -> None:
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
         points(axes, spec, decodes, VERMILION, "decode")
         points(axes, spec, prefills, BLUE, "prefill")
-        axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(1, 2100))
+        flops = sum(
+            op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 reader"], "hf56")
+        )
+        ms = bars()[0].ms  # of the ledger
+        spot = (point(spec, decodes["1 reader"])[0], flops / ms / 1e9)
+        axes.plot(*spot, "o", markersize=11, markerfacecolor="white", color=VERMILION)
+        told = f"1 reader, as {bars()[0].label} runs it: {bars()[0].told}"
+        axes.text(spot[0] * 1.35, spot[1], told, color=VERMILION, va="center", size=14)
+        axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(0.03, 2100))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
         axes.set_xlabel("operations for each byte moved")

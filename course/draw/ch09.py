@@ -34,7 +34,7 @@ from mini_engine.step.run import (
 COLOURS = {
     "engine": (GREY, "CPU: engine"),
     "copy": (PURPLE, "copy of inputs"),
-    "launch": (ORANGE, "CPU: launch of one kernel"),
+    "launch": (ORANGE, "CPU: Python for one kernel"),
     "graph": (VERMILION, "CPU: launch of a graph"),
     "wait": (PALE, "CPU: waits for the GPU"),
     "kernel": (BLUE, "GPU: kernel launched alone"),

@@ -72,7 +72,7 @@ def batch_over_time(path: Path) -> None:
     modes = [step.descriptor.mode.name for step in steps]
     title = (
         f"{len(steps)} steps: {modes.count('FULL')} decode in one graph, "
-        f"{modes.count('PIECEWISE')} with a piece of a prompt run in pieces"
+        f"{modes.count('PIECEWISE')} carry a prompt and run in pieces"
     )
     caption = (
         f"Predicted: Qwen3-0.6B on an H200, a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of "

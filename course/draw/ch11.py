@@ -206,8 +206,8 @@ def norm_in_time(path: Path) -> None:
                 sum(op.bytes for op in ops) / OURS.copy_bandwidth_gb_s / 1e3
                 for ops in ways.values()
             ]
-            axes.barh(places, starts, color=VERMILION, label="to start kernels")
-            axes.barh(places, moved, left=starts, color=BLUE, label="to move bytes")
+            axes.barh(places, starts, color=SKY, label="starting kernels")
+            axes.barh(places, moved, left=starts, color=BLUE, label="moving bytes")
             axes.set_yticks(places, list(ways))
             axes.invert_yaxis()
             for place, ops in enumerate(ways.values()):

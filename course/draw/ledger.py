@@ -58,10 +58,15 @@ class Bar:
 
 
 def parts_us(
-    spec: DeviceSpec, mode: Mode, steps: int = 1, config: ModelConfig = CONFIG, quant: str = "bf16"
+    spec: DeviceSpec,
+    mode: Mode,
+    steps: int = 1,
+    config: ModelConfig = CONFIG,
+    quant: str = "bf16",
+    shape: StepShape = DECODE,
 ) -> dict[str, float]:
     """`steps` steps of an engine in one launch, taken apart: µs per token."""
-    ops = step_ops(config, DECODE, spec.ops, stored_as(config, quant)) * steps
+    ops = step_ops(config, shape, spec.ops, stored_as(config, quant)) * steps
     engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
     bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
     starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (

@@ -180,18 +180,21 @@ def score_line(lab: Lab) -> str:
 
 
 def run_predict(args: Namespace, console: Console) -> Done:
-    """Ask, or with `--question K --say X` write one down; after green, show the key."""
+    """Ask all or one (`--question K`), or write one answer down (`--say X`); after green, show the
+    key."""
     progress = workspace.load_progress()
     lab = lab_number(args.number or progress.current or FIRST)
     asked, passed = questions(lab), bool(progress.of(lab).passed)
-    if (args.question is None) != (args.say is None):
-        raise ValueError("--question K and --say ANSWER belong together")
+    if args.say is not None and args.question is None:
+        raise ValueError("--say ANSWER needs its question: --question K")
     if args.question is not None:
         if not 1 <= args.question <= len(asked):
             raise ValueError(f"lab {lab.number} asks 1 to {len(asked)}, given {args.question}")
+        asked = asked[args.question - 1 :][:1]
+    if args.say is not None:
         if passed:
             raise ValueError(f"lab {lab.number} has passed, and its key is known")
-        question = asked[args.question - 1]
+        question = asked[0]
         record(question, question.parse(args.say), args.because)
     elif not passed and sys.stdin.isatty() and console.is_terminal:
         _ask(asked, console)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from labs.runner import command, workspace
 from labs.runner.checks.checking import Outcome, Report
 from labs.runner.cut.catalogue import Lab
-from labs.runner.cut.holes import holes_of, tests_of
+from labs.runner.cut.holes import hole_of, holes_of, tests_of
 from labs.runner.cut.source import shown
 from labs.runner.workspace import Progress
 
@@ -133,6 +133,9 @@ def _open_holes(report: Report, console: Console) -> None:
             reasons = (o.todo.partition(": ")[2] for o in report.failed if o.todo.startswith(todo))
             waiting = next(reasons, "as it was given")
         verb = "MEND" if hole.broken else "TODO"
+        if hole.broken and number != min(report.todos):  # one after the other
+            console.print(f"[yellow]○[/] {verb}({number}) [bold]{hole.name}[/]")
+            continue
         label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
         console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
 
@@ -141,15 +144,21 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
     """Each cause in full once, the first ones; the other tests that fail by it in a line."""
     seen: list[Hashable] = []
     printed = False
-    for outcome in (o for o in report.failed if not o.todo):
+    red = [outcome for outcome in report.failed if not outcome.todo]
+    if red and not every and any(hole.broken for hole in report.lab.holes):
+        red = _first_to_mend(report, red, console)
+    short: dict[tuple[str, str], list[str]] = {}  # (test, what is said of it) -> its cases
+    for outcome in red:
         ids = report.causes.get(outcome.test, ())
         cause: Hashable = ids or (
             (outcome.where, outcome.error) if outcome.mine else holes_of(report.lab, outcome.test)
         )
         if not every and (cause in seen or len(seen) >= IN_FULL):
             known = cause in seen and (outcome.mine or ids)
-            same = " [dim](the same cause)[/]" if known else ""
-            console.print(f"[red]✗[/] {escape(outcome.sentence)}{same}")
+            name, _, case = outcome.sentence.partition(" (")
+            short.setdefault((name, " [dim](the same cause)[/]" * bool(known)), []).append(
+                case.removesuffix(")")
+            )
             continue
         seen.append(cause)
         _in_full(report.lab, outcome, console)
@@ -160,6 +169,22 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
         if outcome.printed.strip() and (every or not printed):
             printed = True
             _printed(outcome, console)
+    for (name, same), cases in short.items():
+        of = ", ".join(filter(None, cases))
+        console.print(f"[red]✗[/] {escape(f'{name} ({of})' if of else name)}{same}")
+
+
+def _first_to_mend(report: Report, red: list[Outcome], console: Console) -> list[Outcome]:
+    """The failures of the first file only, of several to mend; what passes of its tests is told."""
+    of = {outcome.test: hole_of(report.lab, outcome.test) for outcome in report.outcomes}
+    first = min(of[outcome.test] for outcome in red)
+    for outcome in report.outcomes:
+        if of[outcome.test] == first and outcome.outcome == "passed" and "[" not in outcome.test:
+            console.print(f"[green]✓[/] {escape(outcome.sentence)}")
+    here = [outcome for outcome in red if of[outcome.test] == first]
+    if more := len(red) - len(here):
+        console.print(f"[dim]{more} tests of other files fail as well: one after the other[/]")
+    return here
 
 
 def _in_full(lab: Lab, outcome: Outcome, console: Console) -> None:

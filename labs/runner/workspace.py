@@ -127,9 +127,9 @@ def write(path: Path, text: str) -> None:
     try:
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)
-    except OSError:
+    except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def my_files(lab: Lab) -> dict[str, Path]:
@@ -309,7 +309,10 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
         return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
     on_path = [lab for lab in open_labs if lab.number in PATH]
     at = next((i for i, lab in enumerate(labs) if lab.number == progress.current), -1)
-    later = on_path or [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
+    if progress.current in PATH and not on_path:
+        return f"The short path is done. Choose a branch: [bold]{command('list')}[/]"
+    ahead = [lab for lab in on_path if lab in labs[at + 1 :]]
+    later = ahead or on_path or [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
     return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
 
 

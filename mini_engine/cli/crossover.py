@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Columns, lanes, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.step.capacity import check_batch
@@ -82,6 +82,9 @@ def show(r: argparse.Namespace, console: Console) -> None:
     bold = [i for i, point in enumerate(r.points) if point.batch == r.crossover_batch]
     console.print(table(COLUMNS, r.points, bold=bold))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
+    first = r.points[0]
+    for name, step in (("eager", first.eager), ("one graph", first.full)):
+        console.print(lanes(name, step.itl_us, step.cpu_us, step.utilisation, first.eager.itl_us))
     if r.max_batch > r.room:
         console.print(f"Batches above {r.room:,} are left out: they do not fit (see capacity).")
     low, high = r.crossover_interval

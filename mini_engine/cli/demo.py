@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Columns, lanes, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
@@ -45,11 +44,10 @@ ROWS = {  # each step: the mode whose interval it has, and how it is launched
 COLUMNS: Columns = {
     "<": lambda row: "this engine¹" if row["mode"] == OURS else row["engine"],
     "<\nas": lambda row: row["launched"].replace("piecewise", "pieces"),
-    "ker-\nnels": "{0[kernels]:,}", "laun-\nches": "{0[launches]:,}",
+    "kernels": "{0[kernels]:,}", "launches": "{0[launches]:,}",
     "CPU\nms": "{0[cpu_us]:ms}", "GPU\nms": "{0[gpu_us]:ms}", "ITL\nms": "{0[itl_us]:ms}",
     "80%\nwithin": lambda row: options.ends(row["low_us"], row["high_us"], 1e-3, "–"),
-    "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "cap-\nture s": "{0[capture_us]:s}",
-    "pays\nafter": "{0[pays_after_replays]:,}",
+    "GPU\nbusy": "{0[gpu_utilisation]:.0%}",     "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
 SHARED = "prompt shape spec batch"
 OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}
@@ -110,17 +108,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lanes(row: Mapping[str, Any], longest_us: float) -> Text:
-    """A step on two lanes, 50 columns for the longest: the CPU at work, the GPU in between."""
-    wide, share = max(1, round(50 * row["itl_us"] / longest_us)), row["gpu_utilisation"]
-    gpu = "".join("·█"[int((i + 1) * share) > int(i * share)] for i in range(wide))
-    cpu = "█" * max(1, round(wide * row["cpu_us"] / row["itl_us"]))
-    return Text.assemble(
-        f"   {row['launched']:<10} CPU ", (cpu, "yellow"), f" {row['itl_us'] / 1e3:.1f} ms\n",
-        " " * 14 + "GPU ", (gpu, "blue"), f" busy {share:.0%}\n",
-    )  # fmt: skip
-
-
 def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
     say(f"\n1. {r.checkpoint} writes (greedy, in numpy, on a simulated GPU)\n", style="bold")
@@ -136,7 +123,8 @@ def show(r: argparse.Namespace, console: Console) -> None:
     rows = {row["mode"]: row for row in r.predictions}
     eager, full = rows["NONE"], rows["FULL"]
     for row in (eager, full):
-        say(lanes(row, eager["itl_us"]))
+        busy = row["gpu_utilisation"]
+        say(lanes(row["launched"], row["itl_us"], row["cpu_us"], busy, eager["itl_us"]))
     say(
         f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
         f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "

@@ -1,5 +1,6 @@
 """What a person types and sees: `Parser`, argparse with suggestions; `Screen`, rich's console made
-safe from the names that it prints; `table`, for every table of every command.
+safe from the names that it prints; `table`, for every table of every command; `lanes`, a step in
+characters.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from mini_engine.cli.ending import visible
 from mini_engine.files import did_you_mean
@@ -36,13 +39,18 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
 
+# Colours by what they mean, as in the figures.
+THEME = Theme({"cpu": "yellow", "gpu": "blue", "source": "dim"})
+LANE = 50  # columns of the longest step
+
+
 class Screen(Console):
     """A console that leaves long lines to the terminal, and takes nothing in a text for markup, for
     an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
         plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
-        super().__init__(**{**plain, **how})
+        super().__init__(**{**plain, "theme": THEME, **how})
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError: rich calls this where it has caught it
@@ -77,7 +85,7 @@ def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Ta
     right, unbroken, as numbers do. `how`: `bold`, the rows that stand out, counted from 0; the rest
     is what `rich.table.Table` takes."""
     marked, form = set(how.pop("bold", ())), Format().format
-    found = Table(title_justify="left", **how)
+    found = Table(title_justify="left", **{"box": SIMPLE_HEAD, **how})
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"
         found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
@@ -86,3 +94,14 @@ def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Ta
             row = [form(f, row) if isinstance(f, str) else f(row) for f in heads.values()]
         found.add_row(*map(str, row), style="bold" if i in marked else None)
     return found
+
+
+def lanes(name: str, itl_us: float, cpu_us: float, busy: float, longest_us: float) -> Text:
+    """A step on two lanes: the CPU at work, and the GPU, `busy` for that share of it."""
+    wide = max(1, round(LANE * itl_us / longest_us))
+    gpu = "".join("·█"[int((i + 1) * busy) > int(i * busy)] for i in range(wide))
+    cpu = "█" * max(1, round(wide * min(cpu_us / itl_us, 1)))
+    return Text.assemble(
+        f"   {name:<10} CPU ", (cpu, "cpu"), f" {two_digits(itl_us / 1e3)} ms\n",
+        " " * 14 + "GPU ", (gpu, "gpu"), f" busy {busy:.0%}\n",
+    )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Columns, lanes, table
 from mini_engine.model.config import SHAPES
 from mini_engine.sim import recorded
 from mini_engine.sim.predict import HF_EAGER, predict
@@ -117,6 +117,9 @@ def show(r: argparse.Namespace, console: Console) -> None:
         shape = f"{r.shape}, batch {r.batch}, context {r.context:,}, on {options.on(r)}"
     if not r.recorded:
         say(table(COLUMNS, r.timelines.items()))
+        longest_us = max(one["length_us"] for one in r.timelines.values())
+        for name, one in r.timelines.items():
+            say(lanes(name, one["length_us"], one["cpu_us"], one["utilisation"], longest_us))
         return say(f"Predicted: {shape}.\n{r.file}: {OPEN_IT}")
     say(f"{r.what}\n({r.source})")
     rows = [

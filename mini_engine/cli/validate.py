@@ -43,9 +43,9 @@ POINTS: Columns = {
     "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
 }  # fmt: skip
 CLASSES: Columns = {
-    "<class": "{0.name}", "points": "{0.points}", "sources": "{0.sources}",
+    "<class": "{0.name}", "points": "{0.points}", "from": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
-    "within 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}",
+    "in 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}",
 }  # fmt: skip
 BATCHES: Columns = {
     "batch": lambda one: f"{one.mode}, {one.least}" + (

@@ -130,6 +130,27 @@ def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path,
         assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("command", ["crossover", "trace", "validate", "capacity"])
+def test_a_table_fits_its_terminal_and_breaks_no_word(
+    command: str, columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.chdir(tmp_path)
+    assert main([command]) == 0
+    screen = capsys.readouterr().out
+    tables = [line.rstrip() for line in screen.splitlines() if line.startswith("  ")]
+    assert max(map(len, tables)) <= int(columns)
+    heads = [line for line in tables if not re.search(r"\d", line)]
+    assert not [
+        line for line in heads if re.search(r"\w-(\s|$)", line)
+    ]  # "ker-" and below it "nels"
+    if command in ("crossover", "trace"):
+        lanes = [line for line in tables if " CPU █" in line or (" GPU " in line and "·" in line)]
+        assert len(lanes) == 2 * (2 if command == "crossover" else 3)
+
+
 def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
     demo: tuple[dict[str, Any], Path, str],
 ) -> None:

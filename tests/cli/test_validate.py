@@ -107,8 +107,8 @@ def test_classes_batches_and_the_farthest_points_fit_a_screen_and_all_prints_the
     points = json_of(capsys, "validate", "--out", str(tmp_path))["points"]
     points.sort(key=lambda one: abs(math.log1p(one["error"])))
     names = [one["point"]["id"] for one in points]
-    assert [name for name in names if f"│ {name} " in short] == names[-5:]
-    assert all(f"│ {name} " in whole for name in names)
+    assert [name for name in names if f"\n  {name} " in short] == names[-5:]
+    assert all(f"\n  {name} " in whole for name in names)
     assert "told by data" in whole
     assert "told by data" not in short
     assert len(short.splitlines()) < 80

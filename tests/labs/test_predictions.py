@@ -112,10 +112,11 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
     one, two, *_ = questions(LAB)
     keys = [question.in_words(question.answer) for question in (one, two)]
     words = ["predict", "4", "--question", "1", "--say", "10%", "--because", "a guess"]
-    assert say(*words)[0] == 0
-    code, said = say("predict", "4", "--question", "2", "--say", "3,000")
+    code, said = say(*words)
     assert code == 0
     assert "10 %, because a guess" in said
+    code, said = say("predict", "4", "--question", "2", "--say", "3,000")
+    assert code == 0
     assert keys[1] not in said
     assert one.because not in said
     waiting = json.loads(say("ledger", "--json")[1])
@@ -128,6 +129,14 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
     scored = json.loads(say("ledger", "--json")[1])
     assert [found["right"] for found in scored["predictions"]] == [True, False]
     assert "1 of 2" in say("ledger")[1]
+
+
+def test_one_question_is_asked_alone(say: Say) -> None:
+    code, said = say("predict", "4", "--question", "2")
+    assert code == 0
+    one, two, *_ = questions(LAB)
+    assert two.asks in said
+    assert one.asks not in said
 
 
 def test_once_the_key_is_known_no_answer_is_taken_also_if_the_lab_fails_again(say: Say) -> None:
@@ -154,7 +163,7 @@ def test_the_last_answer_counts() -> None:
         (["--question", "9", "--say", "1"], "9"),
         (["--question", "1", "--say", "much"], "much"),
         (["--question", "3", "--say", "4"], "1 to 3"),
-        (["--question", "1"], "--say"),
+        (["--say", "1"], "--question"),
         (["--question", "1", "--say", "nan"], "nan"),
     ],
 )

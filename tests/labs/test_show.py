@@ -96,6 +96,21 @@ def test_a_sabotage_that_was_found_is_over(say: Say) -> None:
     assert say("sabotage", "4", "--seed", "2")[0] == 0, "and there is another one"
 
 
+def test_undoing_a_sabotage_takes_nothing_else_back(say: Say) -> None:
+    solve(say)
+    before = mine()
+    assert say("sabotage", "4", "--seed", "1")[0] == 0
+    write(mine() + "# written since\n")
+    assert say("sabotage", "4", "--undo")[0] == 0
+    assert mine() == before + "# written since\n"
+    assert say("check", "4")[0] == 0
+    assert say("sabotage", "4", "--seed", "1")[0] == 0
+    say("reset", "4")
+    fresh = mine()
+    assert say("sabotage", "4", "--undo")[0] == 0
+    assert mine() == fresh, "what was cut anew stays"
+
+
 # ---------------------------------------------------------------- the engine on one's own code
 
 

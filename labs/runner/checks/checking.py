@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import tempfile
 import time
@@ -29,6 +30,7 @@ from labs.runner.cut.catalogue import Hole, Lab
 from labs.runner.cut.cutter import CutError, open_holes
 from labs.runner.cut.source import source, syntax_error
 
+ROOM = 100_000  # bytes that the events of a run may take
 ENDLESS = "does a loop never end? The engine's own takes far less, unless the machine is busy"
 STRAY = "a kernel read or wrote beyond its tensors: is a mask missing, or an offset wrong?"
 
@@ -160,7 +162,10 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
                 written.append(json.loads(line))
         crash = Path(f"{events}.crash")
         log = crash.read_text(encoding="utf-8") if crash.exists() else ""
+        room = shutil.disk_usage(folder).free
     report = _report(lab, written, late, process.exitcode)
+    if report.stopped and not report.where and room < ROOM:
+        report.stopped = f"no room for the tests in {tempfile.gettempdir()}: TMPDIR names another"
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
     report.seconds = time.monotonic() - begun

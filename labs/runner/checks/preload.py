@@ -13,17 +13,21 @@ from _pytest.config import default_plugins
 
 os.environ["TRITON_INTERPRET"] = "1"
 try:
+    import torch
+    import triton  # noqa: F401
+
+    if "LABS_NO_COMPILER" in os.environ:
+        raise ImportError
     import torch._dynamo.backends.registry  # the first custom op of a process would import it
     import torch._dynamo.guards
     import torch._export.utils  # and the first torch.compile these
     import torch._inductor.compile_fx
-    import triton  # noqa: F401
 
     # After each compilation torch times its guards for a log, and empties the caches for that:
     # 30 ms.
     vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
 except ImportError:
-    pass  # the core's labs need neither
+    pass  # the core's labs need neither, and most others no compiler
 finally:
     del os.environ["TRITON_INTERPRET"]
 

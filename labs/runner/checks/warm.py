@@ -16,6 +16,7 @@ from functools import cache
 from multiprocessing.context import BaseContext
 
 BYTECODE = "LABS_BYTECODE"  # a folder in which one run finds what another has compiled of the tests
+NO_COMPILER = "LABS_NO_COMPILER"  # preload.py leaves it out then
 TORCH = "labs.runner.checks.preload"
 HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.checks.session", TORCH]
 
@@ -25,14 +26,17 @@ def fresh() -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def forks(*, heavy: bool) -> BaseContext:
-    """For many runs of one lab: forks of a server, which has PyTorch if the lab is heavy.
+def forks(*, heavy: bool, compiles: bool = True) -> BaseContext:
+    """For many runs of one lab: forks of a server, which has PyTorch if the lab is heavy, and its
+    compiler if it `compiles`, which takes as long again.
 
     On systems where a fork of a process with threads is not safe, processes that begin anew.
     """
     if sys.platform != "linux":
         return fresh()
     server = context()
+    if not compiles:
+        os.environ[NO_COMPILER] = "1"
     if not heavy:
         server.set_forkserver_preload([name for name in HEAVY if name != TORCH])
     return server

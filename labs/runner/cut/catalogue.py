@@ -132,6 +132,11 @@ class Lab:
         """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
         return any(path.startswith("mini_engine/") for path in self.sources.values())
 
+    @property
+    def compiles(self) -> bool:
+        """Do its tests import PyTorch's compiler, as a custom op or `torch.compile` does?"""
+        return self.number != "14"
+
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
         return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))

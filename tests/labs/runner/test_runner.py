@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from labs.runner import doctor, workspace
+from labs.runner.checks import checking
 from labs.runner.cli import COMMANDS
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
 from tests.labs.conftest import Say
@@ -98,6 +101,18 @@ def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: 
     assert "TODO(4)" not in said
     assert say("check", "--hole", "9")[0] == 2
     assert state(say) == "started", "one hole is not the lab"
+
+
+def test_of_several_files_to_mend_the_first_one_is_looked_at(say: Say) -> None:
+    lab = lab_number("6")
+    say("start", "6")
+    file = workspace.my_files(lab)["runner_a.py"]
+    right = 'return "graphs-follow-names", 25'
+    file.write_text(file.read_text().replace('return "the id of a belief", 0', right))
+    said = say("check")[1]
+    assert "✓ runner a is diagnosed" in said
+    assert said.count("✗") <= 6
+    assert "✗ runner b" not in said
 
 
 def test_a_private_name_of_the_learners_own_hides_no_misconception(say: Say) -> None:
@@ -216,7 +231,9 @@ def test_what_is_no_text_is_named_and_the_list_goes_on(say: Say, content: bytes)
 def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
     say("start", "4")
     path = workspace.home() / "progress.json"
-    for text in ("{not json", '{"labs": {"4": {"checked": 3}}, "current": "4"}', "[]"):
+    states = ('{"checked": 3}', '{"hints": 3}', '{"passed": null}', "[]")
+    others = [f'{{"labs": {{"4": {state}}}, "current": "4"}}' for state in states]
+    for text in ("{not json", "[]", *others):
         path.write_text(text)
         code, said = say("list")
         assert code == 2
@@ -252,6 +269,45 @@ def test_a_wrong_word_gets_one_line_that_names_it(say: Say, words: list[str], na
     assert code == 2
     assert named in said
     assert len(said.strip().splitlines()) == 1
+
+
+# ---------------------------------------------------------------- a machine with troubles
+
+
+def test_a_disk_that_is_full_leaves_no_lab_half_started(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = workspace.write
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "progress.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        whole(path, text)
+
+    monkeypatch.setattr(workspace, "write", full)
+    code, said = say("start", "6")
+    assert code == 2
+    assert "progress.json: no space left" in said
+    monkeypatch.undo()
+    assert not any(workspace.home().rglob("*.py"))
+
+
+def test_labs_that_are_started_at_once_are_all_written_down(home: Path) -> None:
+    words = [sys.executable, "-m", "labs", "start"]
+    starting = [subprocess.Popen([*words, n], cwd=ROOT, stdout=subprocess.PIPE) for n in "3478"]
+    assert [one.wait(timeout=120) for one in starting] == [0, 0, 0, 0]
+    written = json.loads((home / "progress.json").read_text())["labs"]
+    assert sorted(written) == ["3", "4", "7", "8"]
+
+
+def test_no_room_for_temporary_files_is_told_as_that(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("start", "4")
+    mine().write_text("import os\nos._exit(1)\n")
+    assert "no room" not in say("check")[1]
+    monkeypatch.setattr(checking, "ROOM", 2**62)
+    assert f"no room for the tests in {tempfile.gettempdir()}" in say("check")[1]
 
 
 # ---------------------------------------------------------------- help on the way
