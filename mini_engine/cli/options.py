@@ -15,6 +15,7 @@ from rich.console import Console
 from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.cli.terminal import two_digits as two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.generation import Speculation
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.hub import shape_of as shape_of
@@ -57,6 +58,7 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
 
 positive, counted = between(1, 1e15, int), between(0, 1e15, int)
 whole, share = between(-1e15, 1e15, int), between(0, 1)
+drafted = between(1, 15, int)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
 
 
@@ -70,6 +72,15 @@ def words(word: str, known: Collection[str] = ()) -> list[str]:
 
 def whole_numbers(word: str) -> list[int]:
     return [whole(part) for part in words(word)]
+
+
+def speculation(word: str) -> Speculation:
+    """`ngram:3`, or `draft:FOLDER:3`: who drafts, and how many tokens."""
+    who, _, rest = word.partition(":")
+    folder, _, count = rest.rpartition(":")
+    if who not in ("ngram", "draft") or (who == "draft") != bool(folder):
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not ngram:K or draft:FOLDER:K")
+    return Speculation(drafted(count), folder or None)
 
 
 def written(*endings: str) -> Callable[[str], Path]:

@@ -3,6 +3,7 @@
   python -m mini_engine validate
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
+  python -m mini_engine validate --speculation
 
 Each class of engines and each range of batches is summed up, and the five steps whose predictions
 lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
@@ -23,6 +24,7 @@ import argparse
 import math
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -30,7 +32,7 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.step.cards import intervals
-from mini_engine.validate import fit
+from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
 
 WORST = 5
@@ -63,12 +65,18 @@ FITTED: Columns = {
     "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
     "told by data": "{0[told_by_data]:.0%}",
 }  # fmt: skip
+DRAFTS: Columns = {
+    "<drafts": "{0.point.id}", "batch": "{0.point.batch}",
+    "k": "{0.point.drafts}", "tokens": "{0.point.tokens:.2f}",
+    "measured": "{0.measured:.2f}", "predicted": "{0.predicted:.2f}", "error": "{0.error:+.0%}",
+}  # fmt: skip
 SHARED = ""
 OPTIONS: options.Rows = {
     "--points FILE": (Path, None, "measured points (default: the published ones)"),
     "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
     "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
     "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
+    "--speculation": (bool, None, "only steps that check drafts: how many times as fast they are"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
     "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
 }
@@ -77,6 +85,8 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
+    if args.speculation:
+        return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit and args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
@@ -124,6 +134,20 @@ def _fit(console: Console) -> None:
 
 def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
+    if r.speculation:
+        say(
+            table(
+                DRAFTS,
+                r.drafts,
+                title="With drafts: how many times as many tokens in the same time",
+            )
+        )
+        errors = [row.error for row in r.drafts]
+        say(f"{len(errors)} points: median error {median(map(abs, errors)):.0%}, bias "
+            f"{median(errors):+.0%}. In no fit. Sources:")  # fmt: skip
+        for source in dict.fromkeys(row.point.source for row in r.drafts):
+            say(f"  {source}")
+        return
     for line in r.unknown:
         say(f"left out: {line}")
     if r.all or r.quantised is None:  # points of one's own, and not the published ones

@@ -113,10 +113,11 @@ class Model:
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
+        """Logits of each row that is sampled, one a request or more with drafts, (R q, V), and the
+        token drawn from each, (R q,) int32."""
         last = self._norm(hidden.index_select(0, inputs.last_rows), self.weights.final_norm)
         logits = functional.linear(last, self.weights.lm_head)
-        return logits, sample(logits, inputs.context_lens)
+        return logits, sample(logits, inputs.sampled_lens)
 
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
         """Make `inputs` the next decode step, in place: each request's new token is its input.

@@ -63,11 +63,12 @@ class StepInputs:
     query_lens: Buffer  # (R,) tokens of each request in this step
     context_lens: Buffer  # (R,) tokens of its whole context, this step's included
     block_table: Buffer  # (R, max_blocks) its cache blocks, in order
-    last_rows: Buffer  # (R,) row of its last token, whose logits are sampled
+    last_rows: Buffer  # (R q,) rows of its last q tokens, whose logits are sampled
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The same addresses, cut to a step of this size."""
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
+        rows["last_rows"] *= len(self.last_rows) // len(self.query_lens)
         return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
 
 
@@ -175,10 +176,10 @@ class Model:
         logits: Buffer | None = None,
         sampling: tuple[Buffer, Buffer] | None = None,
     ) -> Buffer:
-        """The next token of each request, (R,) int32. The caller frees it.
+        """The token after each of these rows, (S,) int32. The caller frees it.
 
-        It is the greedy one, unless `sampling` gives the requests' context lengths (R,) and the
-        `param_rows` to draw by, (R, 5). `logits` (R, V), if given, receives the logits.
+        It is the greedy one, unless `sampling` gives the positions of all tokens (T,) and the
+        `param_rows` to draw by, (S, 5). `logits` (S, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
@@ -188,7 +189,8 @@ class Model:
             self.device.launch(k.select_rows, selected, hidden, last_rows)
             self.device.launch(k.linear, logits, selected, self.lm_head, label="lm_head")
             if sampling:
-                self.device.launch(draw, tokens, logits, *sampling)
+                positions, params = sampling
+                self.device.launch(draw, tokens, logits, positions, last_rows, params)
             else:
                 self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)
