@@ -179,6 +179,24 @@ def generate(
     )
 
 
+@torch.inference_mode()
+def open_engine(
+    config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
+    capture_sizes: Sequence[int] | None, tell: Tell,
+) -> Engine:  # fmt: skip
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    backend = nearest_backend(tell)
+    dtype = dtype_for(backend, tell)
+    limits = limits_that_fit(config, limits, backend, dtype, tell)
+    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    weights = load_weights(config, folder, backend.device, dtype)
+    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)
+    for line in runner.capture().lines():
+        tell(line)
+    return Engine(runner, limits, dispatcher)
+
+
 # ---------------------------------------------------------------- the best that works here
 
 
