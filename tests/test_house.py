@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
 MAX_LINES = 500
 ROOMS = {"engine", "dispatch", "model", "step", "validate", "serving", "plots", "cli"}
-ROOMS |= {"checkpoints", "sim", "cuda", "bench", "endpoint"}
+ROOMS |= {"checkpoints", "sim", "cuda", "bench", "endpoint", "fleet"}
 TORCH = ("torch", "triton", "transformers")
 
 
@@ -49,9 +49,9 @@ WINGS = (
     KERNELS,
     *SHARED,
 )
-SERVER, ENDPOINT = "mini_engine.server", "mini_engine.endpoint"
+SERVER, ENDPOINT, FLEET = (f"mini_engine.{room}" for room in ("server", "endpoint", "fleet"))
 FACES = ("mini_engine.cli", "mini_engine", SERVER)
-ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, ENDPOINT, *FACES)
+ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, ENDPOINT, FLEET, *FACES)
 
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
@@ -90,6 +90,11 @@ WALLS = (
         ENDPOINT,
         (*FLOORS, *WINGS[:1], "mini_engine.serving", CUDA, SERVER),
         "clients are served by an engine, or by a prediction of one; it imports no torch itself",
+    ),
+    Wall(
+        FLEET,
+        (*FLOORS, "mini_engine.serving", SERVER),
+        "a fleet is many simulated servers, and no client's endpoint",
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
     Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
@@ -184,6 +189,7 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.bench.rows", "import torch"),
         ("mini_engine.bench.bench", "from mini_engine.sim import device"),
         ("mini_engine.endpoint.engines", "import torch"),
+        ("mini_engine.fleet.fleet", "from mini_engine.endpoint.core import Core"),
         ("mini_engine.serving.replay", "from mini_engine.endpoint import core"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),

@@ -5,8 +5,7 @@ In:  a `Backend`, an address. Out: answers, whole or streamed as server-sent eve
 POST /v1/completions, /v1/chat/completions; GET /v1/models, /health, /metrics.
 
 A client that goes away takes its request with it, for aiohttp then cancels the handler. A reader
-who takes nothing for `READER_S` is cut off. At SIGTERM nobody new is let in, and who is being
-served is served to the end, for `drain_s` at most.
+who takes nothing for `READER_S` is cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import math
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -75,16 +73,15 @@ class Endpoint:
         return web.json_response(refused.body, status=refused.status, headers=refused.headers)
 
     async def models(self, _: web.Request) -> web.Response:
-        model = {"id": self.backend.model, "object": "model", "created": self.created,
-                 "owned_by": "launch-bound",
-                 "max_model_len": self.backend.limits.max_model_len}  # fmt: skip
+        about = {"owned_by": "launch-bound", "max_model_len": self.backend.limits.max_model_len}
+        model = {"id": self.backend.model, "object": "model", "created": self.created, **about}
         return web.json_response({"object": "list", "data": [model]})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(status=503 if self.ending.is_set() else 200)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        scheduler, streams = self.backend.scheduler, len(self.core.streams)
+        scheduler, streams = self.backend.steps.scheduler, len(self.core.streams)
         return web.Response(text=self.core.metrics.text(self.backend.model, scheduler, streams))
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -172,12 +169,11 @@ async def serve(
     Raises OSError where the address cannot be had, and RuntimeError when the engine has failed.
     """
     endpoint = Endpoint(backend, max_queue=max_queue, api_key=api_key)
-    how: dict[str, Any] = {"access_log": None, "handler_cancellation": True}
-    runner = web.AppRunner(endpoint.app, shutdown_timeout=0.1, **how)
+    core, app = endpoint.core, endpoint.app
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)
     await site.start()
-    core = endpoint.core
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, endpoint.ending.set)
     core.start()
@@ -185,10 +181,9 @@ async def serve(
     await endpoint.ending.wait()
     await site.stop()  # connections that are open stay open
     tell(f"no new requests; {len(core.streams)} are served to the end")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(drain_s):
-            while core.streams:
-                await asyncio.sleep(0.02)
+    until = time.monotonic() + drain_s
+    while core.streams and time.monotonic() < until:
+        await asyncio.sleep(0.02)
     await runner.cleanup()
     core.stop()
     if core.fault:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.endpoint.engines import Backend
 from mini_engine.endpoint.metrics import Metrics
 from mini_engine.engine.batch import Request, ScheduledBatch
@@ -69,8 +70,7 @@ class Core(threading.Thread):
         try:
             while self._take():
                 if step := self.steps.step():
-                    self.metrics.book(step)
-                    self._deliver(step[0])
+                    self._deliver(*step)
         except BaseException as error:
             self.fault = error
             self._loop.call_soon_threadsafe(self._fail)
@@ -89,9 +89,11 @@ class Core(threading.Thread):
         if self.steps.cancel(request_id):
             self.metrics.ended[why] += 1
 
-    def _deliver(self, batch: ScheduledBatch) -> None:
-        """Hand on, in one call of the loop, what the step has added to each text."""
+    def _deliver(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> None:
+        """Count the step, and hand on, in one call of the loop, what it has added to each text."""
         now, puts, metrics = time.perf_counter(), list[Callable[[], None]](), self.metrics
+        metrics.steps[descriptor.mode.name, descriptor.num_tokens] += 1
+        metrics.preemptions += len(batch.preempted)
         for entry in batch.entries:
             state, stream = entry.state, self.streams.get(entry.request.request_id)
             if stream is None or len(state.output) == stream.sent:

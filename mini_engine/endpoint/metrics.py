@@ -1,10 +1,7 @@
 """What the endpoint counts, in Prometheus' text format, under the names that vLLM gives it.
 
-In:  each step, and for each token how long it took. Out: the text of /metrics.
-
-Names and buckets are those of vllm/v1/metrics/loggers.py, so that its dashboards show this server,
-too; the buckets below 10 ms are ours, since small models are faster. What vLLM does not count,
-steps by mode and rung, begins with `mini_engine:`.
+Names and buckets are those of vllm/v1/metrics/loggers.py, for its dashboards; the buckets below
+10 ms are ours, since small models are faster. Steps by mode and rung vLLM does not count.
 """
 
 from __future__ import annotations
@@ -13,15 +10,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from mini_engine.endpoint.engines import Step
 from mini_engine.engine.scheduler import Scheduler
 
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
           40, 80, 160, 640, 2560)  # fmt: skip
 ITL_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
          0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
-E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
-         7680)  # fmt: skip
+E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
 
 
 class Histogram:
@@ -44,11 +39,6 @@ class Metrics:
         self.ended: Counter[str] = Counter()  # requests, by why they ended
         self.steps: Counter[tuple[str, int]] = Counter()  # by mode and rung
         self.prompt_tokens = self.generated_tokens = self.preemptions = 0
-
-    def book(self, step: Step) -> None:
-        batch, descriptor = step
-        self.steps[descriptor.mode.name, descriptor.num_tokens] += 1
-        self.preemptions += len(batch.preempted)
 
     def text(self, model: str, scheduler: Scheduler, open_streams: int) -> str:
         """`open_streams`: requests that are running, or waiting for that."""

@@ -117,3 +117,19 @@ def generate(
         report,
         engine.scheduler.drafts,
     )
+
+
+def open_engine(
+    config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
+    capture_sizes: Sequence[int] | None, tell: generation.Tell, spec: DeviceSpec,
+) -> Engine:  # fmt: skip
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    dispatcher = GraphDispatcher(
+        mode, generation.sizes_for(mode, limits, capture_sizes, tell), limits.max_num_seqs
+    )
+    config = replace(config, max_position_embeddings=limits.max_model_len)
+    weights = load_weights(config, folder)
+    runner = SimRunner(Device(spec), config, weights, limits, dispatcher, sampling=True)
+    for line in runner.capture().lines():
+        tell(line)
+    return Engine(runner, limits, dispatcher)
