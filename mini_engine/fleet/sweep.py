@@ -48,8 +48,7 @@ class Sweep:
 def designs_up_to(
     base: Design, cards: Sequence[str], most: int, routers: Sequence[str], modes: Sequence[str]
 ) -> tuple[Design, ...]:
-    """Every set of up to `most` of these cards, behind every router (which one replica does not
-    need), in every mode."""
+    """Every set of up to `most` of these cards, behind every router, in every mode."""
     return tuple(
         replace(base, cards=chosen, router=router, mode=mode)
         for number in range(1, most + 1)
@@ -81,8 +80,7 @@ def row_of(sweep: Sweep, design: Design) -> Row:
 
 
 def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
-    """By joblib's processes. When a worker dies, those that may have been its work are done again,
-    each alone."""
+    """By joblib. When a worker dies, what may have been its work is done again, each alone."""
     from joblib import Parallel, delayed
 
     left = {key_of(cell_of(design)): design for design in designs}
