@@ -2,8 +2,6 @@
 
 In:  `open` a request, `close` it when its client has gone.
 Out: a `Stream`, whose queue gets new tokens after each step, and why it ended; `Metrics`.
-
-Nothing here waits for a client: tokens that it does not take stay in its own stream.
 """
 
 from __future__ import annotations

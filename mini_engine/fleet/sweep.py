@@ -3,7 +3,7 @@
 In:  a `Sweep`: a trace and the designs to serve it. Out: a CSV file, a row for each design as it is
      done. A sweep that was cut goes on where it stopped, and ends with the same table.
 
-A worker that dies takes one cell with it: its row says so, and the others are done.
+A worker that dies takes one cell with it: its row says so.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from mini_engine.files import write_whole
 from mini_engine.fleet.fleet import Design, FleetReport, run
 from mini_engine.serving.request_trace import Columns, read_trace, with_shared_prefix
 
-Row = dict[str, str]
-Do = Callable[[Design], Row]
+Row, Do = dict[str, str], Callable[[Design], dict[str, str]]
 KEYS = ("cards", "prefill", "router", "mode")  # of a design, in which those of a sweep differ
 FIGURES = tuple(one.name for one in fields(FleetReport) if one.name != "served_by")
 HEAD, DIED = ("sweep", *KEYS, *FIGURES, "error"), "its worker died"
@@ -123,8 +122,8 @@ def sweep_to(
     path: Path, sweep: Sweep, *, on: str = "processes", jobs: int = 1,
     tell: Callable[[Row], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
 ) -> list[Row]:  # fmt: skip
-    """Fill the table, and return its rows in the order of the designs. `on`: "processes", "ray", or
-    the address of a Ray cluster. Raises ValueError where the file holds another table."""
+    """Fill the table, and return its rows in order. `on`: "processes", "ray", or the address of a
+    Ray cluster. Raises ValueError where the file holds another table."""
     name, order = sweep.name, {key_of(cell_of(design)): design for design in sweep.designs}
     rows = {key_of(row): row for row in rows_of(path, name) if not row["error"]}
     left, work = [design for key, design in order.items() if key not in rows], partial(do, sweep)
