@@ -26,9 +26,7 @@ from mini_engine.step.cards import load_spec
 BLOCK_SIZE = 16  # tokens
 
 
-class Real:
-    """An `Engine`, one step at a time."""
-
+class Real:  # an `Engine`, one step at a time
     def __init__(self, engine: Engine) -> None:
         self.engine, self.scheduler = engine, engine.scheduler
         self.submit, self.cancel = engine.submit, engine.cancel

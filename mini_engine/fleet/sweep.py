@@ -23,7 +23,8 @@ from mini_engine.files import write_whole
 from mini_engine.fleet.fleet import Design, FleetReport, run
 from mini_engine.serving.request_trace import Columns, read_trace, with_shared_prefix
 
-Row, Do = dict[str, str], Callable[[Design], dict[str, str]]
+Row = dict[str, str]
+Do = Callable[[Design], Row]
 KEYS = ("cards", "prefill", "router", "mode")  # of a design, in which those of a sweep differ
 FIGURES = tuple(one.name for one in fields(FleetReport) if one.name != "served_by")
 HEAD, DIED = ("sweep", *KEYS, *FIGURES, "error"), "its worker died"
