@@ -107,7 +107,8 @@ _KNOWN = {kind: f"{', '.join(names(kind))}, or a JSON file" for kind in ("card",
 SHARED: Mapping[str, Rows] = {
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
-        str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id")},
+        str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
+        "--tp N": (between(1, 64, int), 1, "cards that compute each step together")},
     "spec": {
         "--spec --gpu NAME": (str, CARD, f"card: {_KNOWN['card']} (default: {CARD})"),
         "--engine NAME": (str, None, f"{_KNOWN['engine']} (default: vllm)"),
@@ -155,20 +156,21 @@ def server(args: argparse.Namespace) -> Server:
     given = vars(args)
     limits = ("max_num_seqs", "max_num_batched_tokens")
     more = {name: given.get(name) for name in ("quant", "kv_dtype", *limits)}
-    found = Server(args.shape, args.spec, host=args.host, engine=args.engine, **more)
+    found = Server(args.shape, args.spec, host=args.host, engine=args.engine, tp=args.tp, **more)
     given |= {name: getattr(found, name) for name in limits if name in given}
     return found
 
 
-def told(found: Server) -> dict[str, str]:
+def told(found: Server) -> dict[str, Any]:
     """What a prediction is of, for its JSON."""
     shape, spec, stored = found.config, found.spec, found.stored
     return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
-            "quant": stored.quant, "kv_dtype": stored.kv_dtype}  # fmt: skip
+            "quant": stored.quant, "kv_dtype": stored.kv_dtype, "tp": shape.ranks}  # fmt: skip
 
 
 def on(r: Any) -> str:
-    return f"one {r.spec}, host {r.host}, engine {r.engine}"
+    tp = getattr(r, "tp", 1)
+    return f"{tp if tp > 1 else 'one'} {r.spec}, host {r.host}, engine {r.engine}"
 
 
 def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:

@@ -10,6 +10,7 @@ lie farthest off stand below. `bias` is the median error with its sign. The colu
 honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
 of such points lie; where fewer than three sources tell, there is none. Steps with weights in few
 bits are in no fit: the model takes the widening of small numbers for free, and is too fast there.
+Nor are mixtures of experts, and steps of several GPUs: they are classes of their own.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. What is
 not known of a point is named in a line; a host that nobody has measured is taken for the one that
@@ -103,15 +104,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    judged, few = _judged(rows), None
+    judged, few, spread = _judged(rows), None, None
     pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
     plots.predicted_against_measured(rows, pictures[0])
     plots.errors_by_class(rows, judged["classes"], pictures[1])
     if not args.points:  # steps with weights in few bits, which no fit has seen
         quantised, _ = measured.read_points(measured.QUANTISED_POINTS, sheets)
         few = _judged(measured.rows_of(quantised, sheets))
+        others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
+        spread = _judged(measured.rows_of(others, sheets, kept["left_out_ms"]))
     return {
-        **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
+        **judged, "unknown": unknown, "quantised": few, "spread": spread,
+        "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
         "inseparable": kept["inseparable"], "pictures": pictures,
     }  # fmt: skip
@@ -129,7 +133,8 @@ def _fit(console: Console) -> None:
     with console.status("fitting") as status:
         found = fit.fit_points(points, sheets, fit.parameters(sheets))
         without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
-    fit.keep(found, points, without)
+    others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
+    fit.keep(found, points, without | fit.left_out_beside(points, others, found))
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
@@ -160,10 +165,15 @@ def show(r: argparse.Namespace, console: Console) -> None:
             say(f"The data cannot separate {told}.")
     classes = [*r.classes, r.summary]
     say(table(CLASSES, classes, title="By class", bold=[len(r.classes)]))
-    if few := r.quantised:
-        title, classes = "Weights in few bits, and llama.cpp in 16: in no fit", few["classes"]
-        say(table(CLASSES, [*classes, few["summary"]], title=title, bold=[len(classes)]))
-        inside = [row.inside for row in few["points"] if row.inside is not None]
+    for title, judged in (("Weights in few bits, and llama.cpp in 16: in no fit", r.quantised),
+                          ("Experts, and several GPUs: in no fit", r.spread)):  # fmt: skip
+        if judged is None:
+            continue
+        if r.all:
+            say(table(POINTS, judged["points"], title=title))
+        classes = judged["classes"]
+        say(table(CLASSES, [*classes, judged["summary"]], title=title, bold=[len(classes)]))
+        inside = [row.inside for row in judged["points"] if row.inside is not None]
         say(f"{sum(inside)} of {len(inside)} lie in their interval.")
     say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
     if r.quantised:

@@ -7,8 +7,9 @@ line says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from mini_engine.cuda.graphs.backend import (
     why_no_gpu,
 )
 from mini_engine.cuda.model import KVCache, Model, measured_scales
+from mini_engine.cuda.ranks import Ranks, joined
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -105,14 +107,26 @@ def generate(
     too long for the context, for a draft model that does not fit the other, and for a model that
     does not fit the memory.
     """
+    ranks = joined()
+    if ranks and ranks.rank:  # the first one tells
+        tell, on_token = (lambda _: None), None
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
+    asked = {
+        "model": config, "prompts": list(prompts), "mode": mode, "capture_sizes": capture_sizes,
+        "max_new_tokens": max_new_tokens, "quant": quant, "kv_dtype": kv_dtype,
+        "steps_per_replay": steps_per_replay, "sampling": sampling, "dtype": dtype,
+        "speculation": speculation,
+    }  # fmt: skip
+    mine = shard_of(config, ranks, asked)
     limits = limits_for(config, len(prompts), speculation)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = with_blocks_for(limits, requests)
-    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
+    limits = limits_that_fit(mine, limits, backend, dtype, tell, kv_dtype, quant)
+    if ranks:  # they schedule alike, and so with as many blocks
+        limits = replace(limits, num_blocks=min(ranks.told(limits.num_blocks)))
     for request in requests:
         limits.check(request)
     # A graph's attention is built for the longest context, so it is worth knowing.
@@ -128,7 +142,10 @@ def generate(
             weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
             sampling=sampling.temperature > 0,
         )  # fmt: skip
-        report = runner.capture()
+        report = ranks.together(runner.capture) if ranks else runner.capture()
+        if ranks:
+            graphs = report.graphs
+            ranks.together(lambda: ranks.check_alike({"graphs": graphs}))
         for line in report.lines():
             tell(line)
         return runner, report
@@ -141,7 +158,8 @@ def generate(
         draft_weights = load_weights(draft, draft_folder, backend.device, dtype, quant)
         drafting, _ = captured(draft_weights, replace(limits, num_speculative_tokens=0))
         proposer = DraftModel(drafting, drafting.dispatcher)
-    runner, report = captured(load_weights(config, folder, backend.device, dtype, quant), limits)
+    load = partial(load_weights, config, folder, backend.device, dtype, quant, ranks)
+    runner, report = captured(ranks.together(load) if ranks else load(), limits)
     if steps_per_replay > 1 and not runner.several.captured:
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
@@ -180,6 +198,19 @@ def open_engine(
 
 
 # ---------------------------------------------------------------- the best that works here
+
+
+def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, object]) -> ModelConfig:
+    """What this process computes of the model. Raises ValueError, on the first rank for all, where
+    they were asked for different things, or cannot share the model."""
+    if ranks is None:
+        return config
+
+    def alike() -> ModelConfig:
+        ranks.check_alike(asked)
+        return config.shard(ranks.count)
+
+    return ranks.together(alike)
 
 
 def nearest_backend(tell: Tell) -> GraphBackend:
@@ -240,6 +271,8 @@ def decoding_model(
 
 def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]) -> str | None:
     """Why the kernels cannot run this model here, in one line; None where they can."""
+    if config.experts or config.ranks > 1:
+        return f"no kernel of ours {'computes experts' if config.experts else 'sums over ranks'}"
     if reason := no_triton():
         return reason
     if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:

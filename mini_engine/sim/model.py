@@ -1,4 +1,5 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family on the simulated device.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family, or Qwen3's mixture of experts, on the simulated
+device.
 
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
@@ -46,11 +47,22 @@ LAYER = (
      "scales"),
     (k.linear, "block_out", "attended", "o"),
     (k.add_rms_norm, "normed", "residual", "block_out", "post_norm"),
+)  # fmt: skip
+MLP = (
     (k.linear, "gate_up_out", "normed", "gate_up"),
     (k.silu_mul, "activated", "gate_up_out"),
     (k.linear, "block_out", "activated", "down"),
-    (k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),
-)  # fmt: skip
+)
+EXPERTS = (
+    (k.linear, "scores", "normed", "router"),
+    (k.top_k, "chosen", "chosen_ids", "scores"),
+    (k.sort_by_expert, "order", "chosen_ids"),
+    (k.grouped_linear, "gate_up_out", "normed", "gate_up", "chosen_ids", "order"),
+    (k.silu_mul, "activated", "gate_up_out"),
+    (k.grouped_linear, "expert_out", "activated", "down", "chosen_ids", "order"),
+    (k.expert_sum, "block_out", "expert_out", "chosen"),
+)
+END = ((k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),)
 
 
 @dataclass(frozen=True)
@@ -141,21 +153,30 @@ class Model:
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
         c, tokens = self.config, len(inputs.input_ids)
-        widths = {
-            "residual": c.hidden_size, "normed": c.hidden_size, "block_out": c.hidden_size,
-            "qkv_out": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
-            "gate_up_out": 2 * c.intermediate_size, "activated": c.intermediate_size,
+        widths: dict[str, tuple[int, ...]] = {
+            "residual": (c.hidden_size,), "normed": (c.hidden_size,), "block_out": (c.hidden_size,),
+            "qkv_out": (c.q_size + 2 * c.kv_size,), "q": (c.q_size,), "attended": (c.q_size,),
+            "gate_up_out": (2 * c.intermediate_size,), "activated": (c.intermediate_size,),
         }  # fmt: skip
+        indices: dict[str, tuple[int, ...]] = {}
+        if e := c.experts:
+            indices = {"chosen_ids": (tokens, e.active), "order": (tokens * e.active,)}
+            widths |= {
+                "scores": (e.count,), "chosen": (e.active,),
+                "gate_up_out": (e.active, 2 * e.width), "activated": (e.active, e.width),
+                "expert_out": (e.active, c.hidden_size),
+            }  # fmt: skip
         in_head, in_layer = self.labels
         norms = [*(layer["input_norm"] for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
-            values = {n: scratch.empty(tokens, w, dtype=self.dtype) for n, w in widths.items()}
+            values = {n: scratch.empty(tokens, *w, dtype=self.dtype) for n, w in widths.items()}
+            values |= {n: scratch.empty(*w, dtype=INDEX) for n, w in indices.items()}
             values |= vars(inputs)
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
             self._run(HEAD, in_head, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
                 values |= layer | self.cache.layer(i) | {"next_norm": norms[i + 1]}
-                self._run(LAYER, in_layer, values)
+                self._run((*LAYER, *(EXPERTS if e else MLP), *END), in_layer, values)
             return scratch.keep(values["normed"])
 
     def _run(
@@ -166,8 +187,10 @@ class Model:
             buffers = [values[name] for name in names if name in values]
             if "scales" in names and self.cache.scales:
                 kernel = IN_FP8[kernel.name]
-            eps = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
-            self.device.launch(kernel, *buffers, label=label, **eps)
+            scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
+            if kernel is k.top_k and self.config.experts:
+                scalars = {"normalized": self.config.experts.normalized}
+            self.device.launch(kernel, *buffers, label=label, **scalars)
 
     def head(
         self,
