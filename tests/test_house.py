@@ -275,3 +275,8 @@ def test_the_tests_that_take_longest_begin_and_are_called_what_they_were_called(
         file, _, name = way.partition("::")
         assert f"\ndef {name or 'test_'}" in (ROOT / file).read_text(), way
         assert place_of(f"{way}_and_more[1]") == place < place_of("tests/test_house.py::test_a")
+
+
+def test_who_serves_clients_and_plans_fleets_does_so_in_few_lines() -> None:
+    files = [path for room in ("endpoint", "fleet") for path in (ENGINE / room).glob("*.py")]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 1100

@@ -36,9 +36,8 @@ from mini_engine.cli import options
 from mini_engine.cli.serve import NAMED, columns
 from mini_engine.cli.terminal import Format, table
 from mini_engine.files import check_out
-from mini_engine.fleet.fleet import Design
+from mini_engine.fleet.fleet import ROUTERS, Design
 from mini_engine.fleet.fleet import run as run_fleet
-from mini_engine.fleet.routers import ROUTERS
 from mini_engine.fleet.sweep import Row, Sweep, cell_of, designs_up_to, requests_of, sweep_to
 from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.cards import load_spec

@@ -4,8 +4,7 @@ In:  a `Backend`, an address. Out: answers, whole or streamed as server-sent eve
 
 POST /v1/completions, /v1/chat/completions; GET /v1/models, /health, /metrics.
 
-A client that goes away takes its request with it, for aiohttp then cancels the handler. A reader
-who takes nothing for `READER_S` is cut off.
+A client that goes away takes its request with it, for aiohttp then cancels the handler.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from mini_engine.endpoint.protocol import Answer, Body, Refused, read_body
 from mini_engine.engine.generation import Tell
 
 BODY_BYTES = 1 << 23
-READER_S = 60.0
+READER_S = 60.0  # who takes nothing for so long is cut off
 DONE = b"data: [DONE]\n\n"
-SSE = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 
 class Endpoint:
@@ -130,7 +128,10 @@ class Endpoint:
         self, request: web.Request, body: Body, base: dict[str, Any], answer: Answer, stream: Stream
     ) -> web.StreamResponse:
         """Server-sent events: a chunk for each token, usage if it is asked for, [DONE]."""
-        reply, chat = web.StreamResponse(headers=SSE), body.messages is not None
+        reply, chat = (
+            web.StreamResponse(headers={"Content-Type": "text/event-stream"}),
+            body.messages is not None,
+        )
         await reply.prepare(request)
         base = {**base, "object": "chat.completion.chunk"} if chat else base
 
@@ -165,9 +166,7 @@ async def serve(
     drain_s: float = 30.0, tell: Tell = lambda line: None,
 ) -> Core:  # fmt: skip
     """Serve until SIGTERM or Ctrl-C, and then until everyone has been served or `drain_s` is over.
-
-    Raises OSError where the address cannot be had, and RuntimeError when the engine has failed.
-    """
+    Raises OSError where the address cannot be had, and RuntimeError when the engine has failed."""
     endpoint = Endpoint(backend, max_queue=max_queue, api_key=api_key)
     core, app = endpoint.core, endpoint.app
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

@@ -26,9 +26,7 @@ from mini_engine.step.cards import load_spec
 BLOCK_SIZE = 16  # tokens
 
 
-class Real:
-    """An `Engine`, one step at a time."""
-
+class Real:  # an `Engine`, one step at a time
     def __init__(self, engine: Engine) -> None:
         self.engine, self.scheduler = engine, engine.scheduler
         self.submit, self.cancel = engine.submit, engine.cancel
@@ -83,20 +81,16 @@ def real(
 ) -> Backend:  # fmt: skip
     """The engine of a wing ("sim" or "cuda") over a checkpoint's folder or hub id, its graphs
     captured. The cache holds `max_num_seqs` requests of `max_model_len` tokens, where they fit.
-
-    Raises ValueError for a folder that is no checkpoint, and for what does not fit.
-    """
+    Raises ValueError for a folder that is no checkpoint, and for what does not fit."""
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)
     context = min(config.max_position_embeddings, max_model_len or MAX_CONTEXT)
-    config = replace(config, max_position_embeddings=context)  # RoPE's tables
     seqs = max_num_seqs or 16
     limits = SchedulerLimits(
         seqs, max(max_num_batched_tokens or 256, seqs), 1 + seqs * -(-context // BLOCK_SIZE),
         BLOCK_SIZE, context, prefix_caching=prefix_caching, steps_per_replay=steps_per_replay,
     )  # fmt: skip
-
     how = (config, folder, limits, mode, capture_sizes, tell)
     if wing == "cuda":
         from mini_engine.cuda import generate as cuda

@@ -4,8 +4,7 @@ In:  the body of a POST to /v1/completions or /v1/chat/completions.
 Out: a `Body` and the `Request` that it asks for; an `Answer`, its text up to a stop string; or a
      `Refused`, in OpenAI's error form (https://platform.openai.com/docs/api-reference).
 
-Some of vLLM's own parameters are taken, too. What would change the answer and is not supported is
-refused, not passed over.
+Some of vLLM's own parameters are taken, too. What is not supported is refused, not passed over.
 """
 
 from __future__ import annotations
@@ -71,8 +70,6 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class Body:
-    """What is read of a body. A field that is null counts as left out."""
-
     model: str | None = None
     prompt: str | list[Any] | None = None
     messages: list[Message] | None = None

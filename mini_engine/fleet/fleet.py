@@ -12,15 +12,78 @@ booting, reading the weights, capturing its graphs. One that it stops serves tho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import count
+from typing import NamedTuple
 
-from mini_engine.fleet.routers import ROUTERS, Arrival
+from mini_engine.engine.prefix_cache import block_key
 from mini_engine.server import Server
-from mini_engine.serving.replay import Replica
+from mini_engine.serving.replay import Replica, prompt_ids
 from mini_engine.serving.report import LogHistogram, Served
 from mini_engine.serving.request_trace import TraceRequest
+
+
+class Arrival(NamedTuple):
+    number: int  # of the request in the trace
+    at_us: float
+    request: TraceRequest
+    first_token_us: float | None = None  # when another pool has computed the prompt
+
+
+# It knows what a gateway can know: what it has sent and seen come back, the lengths of prompt and
+# answer, and for `prefix` the keys of the blocks in each cache, as engines publish them.
+Router = Callable[[Sequence[Replica], Arrival], Replica]
+
+
+def outstanding(replica: Replica, arrival: Arrival) -> int:
+    """Tokens that the replica has promised and not finished, at the time of the arrival."""
+    replica.advance_to(arrival.at_us)
+    return replica.load.tokens
+
+
+def round_robin() -> Router:
+    turns = count()
+    return lambda replicas, _: replicas[next(turns) % len(replicas)]
+
+
+def least_tokens() -> Router:
+    return lambda replicas, arrival: min(replicas, key=lambda one: outstanding(one, arrival))
+
+
+def power_of_two() -> Router:
+    """The better of two drawn at random, which is nearly as good as the best and asks only two
+    (Mitzenmacher, IEEE TPDS 2001)."""
+    rng, best = random.Random(0), least_tokens()
+    return lambda replicas, arrival: best(rng.sample(replicas, min(2, len(replicas))), arrival)
+
+
+def prefix_aware() -> Router:
+    """Where least is to do, once the tokens that the replica's cache holds are left out."""
+
+    def choose(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
+        work = [outstanding(one, arrival) for one in replicas]
+        caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
+        key, ids = b"", prompt_ids(arrival.number, arrival.request)
+        size = replicas[0].limits.block_size
+        for end in range(size, len(ids), size):
+            key = block_key(key, ids[end - size : end])
+            caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
+            if not caches:
+                break
+            for i in caches:
+                work[i] -= size
+        return replicas[work.index(min(work))]
+
+    return choose
+
+
+ROUTERS: dict[str, Callable[[], Router]] = {
+    "round-robin": round_robin, "least": least_tokens, "two": power_of_two, "prefix": prefix_aware,
+}  # fmt: skip
+
 
 server_of = cache(Server)  # its costs remember every step that was asked for
 
@@ -101,8 +164,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.design, self.cards, self.receives = design, list(cards), receives
         self.on_served, self.route = on_served, ROUTERS[design.router]()
-        self.members: list[Member] = []
-        self.refused, self.cold_starts, self.cold_start_us = 0, 0, 0.0
+        self.members, self.refused, self.cold_starts, self.cold_start_us = list[Member](), 0, 0, 0.0
         self._checked_us: float | None = None  # when the autoscaler looked last
         for _ in cards[:1] if design.scale_at else cards:
             self._start(-math.inf)
@@ -166,8 +228,8 @@ def run(
     design: Design, requests: Iterable[TraceRequest],
     on_served: Callable[[Served], object] = lambda _: None,
 ) -> FleetReport:  # fmt: skip
-    """Serve a trace, whose requests come in order of arrival; `on_served` is called with each as it
-    ends. Raises ValueError for a name that is not known, and for a model that does not fit."""
+    """Serve a trace, in order of arrival; `on_served` is told of each request as it ends. Raises
+    ValueError for a name that is not known, and for a model that does not fit."""
     report, ttft, itl = FleetReport(), LogHistogram(), LogHistogram()
     trace, content, tokens, last_us = list(requests), 0, 0, 0.0
     first_us = trace[0].arrival_us if trace else 0.0

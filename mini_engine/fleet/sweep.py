@@ -3,7 +3,7 @@
 In:  a `Sweep`: a trace and the designs to serve it. Out: a CSV file, a row for each design as it is
      done. A sweep that was cut goes on where it stopped, and ends with the same table.
 
-A worker that dies takes one cell with it: its row says so, and the others are done.
+A worker that dies takes one cell with it: its row says so.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Sweep:
 def designs_up_to(
     base: Design, cards: Sequence[str], most: int, routers: Sequence[str], modes: Sequence[str]
 ) -> tuple[Design, ...]:
-    """Every set of up to `most` of these cards, behind every router (which one replica does not
-    need), in every mode."""
+    """Every set of up to `most` of these cards, behind every router, in every mode."""
     return tuple(
         replace(base, cards=chosen, router=router, mode=mode)
         for number in range(1, most + 1)
@@ -81,8 +80,7 @@ def row_of(sweep: Sweep, design: Design) -> Row:
 
 
 def in_processes(do: Do, designs: Sequence[Design], jobs: int) -> Iterator[Row]:
-    """By joblib's processes. When a worker dies, those that may have been its work are done again,
-    each alone."""
+    """By joblib. When a worker dies, what may have been its work is done again, each alone."""
     from joblib import Parallel, delayed
 
     left = {key_of(cell_of(design)): design for design in designs}
@@ -125,8 +123,8 @@ def sweep_to(
     path: Path, sweep: Sweep, *, on: str = "processes", jobs: int = 1,
     tell: Callable[[Row], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
 ) -> list[Row]:  # fmt: skip
-    """Fill the table, and return its rows in the order of the designs. `on`: "processes", "ray", or
-    the address of a Ray cluster. Raises ValueError where the file holds another table."""
+    """Fill the table, and return its rows in order. `on`: "processes", "ray", or the address of a
+    Ray cluster. Raises ValueError where the file holds another table."""
     name, order = sweep.name, {key_of(cell_of(design)): design for design in sweep.designs}
     rows = {key_of(row): row for row in rows_of(path, name) if not row["error"]}
     left, work = [design for key, design in order.items() if key not in rows], partial(do, sweep)

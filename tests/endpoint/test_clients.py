@@ -10,8 +10,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,15 +53,25 @@ def said(command: list[str], folder: Path) -> str:
 @contextmanager
 def up(*words: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The address of a server, and, once it has gone down, what it found."""
-    command = [sys.executable, "-m", "mini_engine", "up", "--json", "--port", "0", *words]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mini_engine", "up", "--json", "--port", str(port), *words]
     env, found = {**os.environ, "PYTHONPATH": str(ROOT)}, dict[str, Any]()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-    ) as server:  # fmt: skip
-        assert server.stderr
-        line = next(line for line in server.stderr if " at http" in line)
-        yield line.split(" at ")[1].split("/v1")[0], found
-        server.send_signal(signal.SIGTERM)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
+        address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health").close()
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        try:
+            yield address, found
+        finally:
+            server.send_signal(signal.SIGTERM)
         assert server.stdout
         found |= json.loads(server.stdout.read())
         assert server.wait(60) == 0

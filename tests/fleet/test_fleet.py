@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.cli.fleet import cards_of
-from mini_engine.fleet.fleet import Design, run
-from mini_engine.fleet.routers import ROUTERS, Arrival
+from mini_engine.fleet.fleet import ROUTERS, Arrival, Design, run
 from mini_engine.serving.replay import Replica, replay
 from mini_engine.serving.report import Served
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
