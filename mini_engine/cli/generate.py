@@ -3,17 +3,18 @@
   python -m mini_engine generate --prompt "Return the" --mode FULL
   python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
-Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; without it, the small
-checkpoint that ships with the course writes. One prompt streams; several run side by side. With
---temperature tokens are drawn, and the same --seed gives the same text, whatever the mode and
-whoever runs beside it; each further prompt has the next seed. Drafts (--speculate) change no text:
-they only make fewer steps of it.
+Any Hugging Face folder of a Qwen2.5, Qwen3 (dense or of experts) or Llama model works with --model;
+without it, the small checkpoint that ships with the course writes. One prompt streams; several run
+side by side. With --temperature tokens are drawn, and the same --seed gives the same text, whatever
+the mode and whoever runs beside it; each further prompt has the next seed. Drafts (--speculate)
+change no text: they only make fewer steps of it.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow, and 3.4 GB of memory, for a model of 0.6 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16, with captured graphs of Triton kernels
                 where everyone decodes; on a CPU in float32, with emulated graphs of each kernel's
-                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly
+                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly. Where
+                torchrun starts it, its processes share the model (tensor parallel)
 """
 
 from __future__ import annotations
