@@ -50,7 +50,7 @@ OUT = "picture (default: out/crossover.png; with --json none)"
 OPTIONS: options.Rows = {
     "--max-batch N": (options.step_tokens, 256, "the table ends here, or with the last that fits"),
     "--speculate K": (options.drafted, None, "drafts of each request, checked in every step"),
-    "--accept A": (options.share, 0.7, "of the drafts, with --speculate"),
+    "--accept A": (options.share, None, "with --speculate: of the drafts (default: 0.7)"),
     "--draft NAME": (
         str,
         None,
@@ -64,6 +64,8 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.speculate:
         return _speculate(args)
+    if args.draft or args.accept is not None:
+        raise ValueError("--accept and --draft say what --speculate K is to predict: give K, too")
     from mini_engine import plots
 
     out = args.out or (None if args.json else options.picture("out/crossover.png"))
@@ -96,7 +98,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _speculate(args: argparse.Namespace) -> dict[str, Any]:
+    if args.out:
+        raise ValueError(f"-o {args.out}: --speculate draws no picture")
     server, context = options.server(args), args.context
+    accept = 0.7 if args.accept is None else args.accept
     shape, spec, stored = server.config, server.spec, server.stored
     draft = head_of(shape) if args.draft == "head" else args.draft and shape_of(args.draft)
     room = check_batch(shape, spec, 1, context + args.speculate, stored)
@@ -109,9 +114,9 @@ def _speculate(args: argparse.Namespace) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         **options.told(server), "room": room, "points": points, "draft": draft and draft.name,
-        "tokens_a_step": tokens_a_step(args.accept, args.speculate),
-        "speedups": {one.batch: one.speedup(args.accept) for one in points},
-        "tokens_s": {one.batch: one.tokens_s(args.accept) for one in points},
+        "accept": accept, "tokens_a_step": tokens_a_step(accept, args.speculate),
+        "speedups": {one.batch: one.speedup(accept) for one in points},
+        "tokens_s": {one.batch: one.tokens_s(accept) for one in points},
         "pays_from": {one.batch: one.pays_from for one in points},
     }  # fmt: skip
 

@@ -86,6 +86,8 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
+    if args.speculation and (args.fit or args.points):
+        raise ValueError("--speculation has points of its own, in no fit: leave out the other")
     if args.speculation:
         return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit and args.points:

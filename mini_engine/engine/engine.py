@@ -97,13 +97,6 @@ class StepRecord:
     completions: tuple[Completion, ...]  # requests that ended in this step
 
 
-def descriptor_of(batch: ScheduledBatch, dispatcher: GraphDispatcher) -> BatchDescriptor:
-    """How to run a batch. A prefill chunk that happens to be as long as a decode is none:
-    has_prefill says so."""
-    uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
-    return dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
-
-
 class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
@@ -155,7 +148,9 @@ class Engine:
             return None
         if self.proposer:
             batch = self.proposer.propose(self.scheduler.for_drafts(batch))
-        descriptor = descriptor_of(batch, self.dispatcher)
+        # A prefill chunk that happens to be one token long is no decode: has_prefill says so.
+        uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
+        descriptor = self.dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
         if self._steps_of and (steps := self._steps_of(descriptor)) > 1:
             batch = self.scheduler.for_steps(batch, steps)
         began_us = self.runner.now_us

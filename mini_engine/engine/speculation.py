@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.dispatcher import GraphDispatcher, uniform_token_count
 from mini_engine.engine.batch import ScheduledBatch, ScheduledRequest
-from mini_engine.engine.engine import Runner, descriptor_of
+from mini_engine.engine.engine import Runner
 
 LONGEST = 3  # tokens of an n-gram that is looked up
 
@@ -87,7 +87,9 @@ class DraftModel:
             rows = [row for row, count in enumerate(counts) if not step or count >= step]
             now = [self._one_step(batch.entries[row], counts[row], drafts[row]) for row in rows]
             part = ScheduledBatch(tuple(now)) if step else replace(batch, entries=tuple(now))
-            drawn = iter(self.runner.execute(part, descriptor_of(part, self.dispatcher)))
+            uniform = uniform_token_count(part.query_lens, has_prefill=part.has_prefill)
+            descriptor = self.dispatcher.dispatch(part.num_reqs, part.num_tokens, uniform)
+            drawn = iter(self.runner.execute(part, descriptor))
             for row, entry in zip(rows, now, strict=True):
                 if entry.samples:
                     drafts[row].append(next(drawn))

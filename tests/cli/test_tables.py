@@ -300,6 +300,23 @@ def test_a_draft_that_is_no_shape_is_refused(capsys: pytest.CaptureFixture[str])
     assert "gpt-5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("crossover --accept 0.5", "--accept and --draft say what --speculate K"),
+        ("crossover --draft head", "--accept and --draft say what --speculate K"),
+        ("crossover --speculate 3 -o x.png", "--speculate draws no picture"),
+        ("crossover --speculate 16", "'16' is not a whole number from 1 to 15"),
+        ("validate --speculation --fit", "--speculation has points of its own"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_steps_with_drafts_are_judged_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     drafts = json_of(capsys, "validate", "--speculation")["drafts"]
     assert len(drafts) == 30

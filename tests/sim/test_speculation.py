@@ -20,7 +20,6 @@ from tests.sim.test_sampling import some_params
 from tests.support.checkpoint_helpers import TINY
 from tests.support.engine_helpers import (
     ROOMY,
-    WEIGHTS,
     alone,
     draft_weights,
     speculating_engine,
@@ -75,14 +74,18 @@ def test_a_draft_model_that_is_the_model_is_always_right(mode: str, *, sampling:
 
 
 PROMPT, REQUESTS, WARMTH = (1, 2, 1, 2, 1), 1500, 1.5
-LONE = LoneModel(TINY, WEIGHTS)
 Draw = tuple[tuple[int, ...], int, int | None]  # the text before it, the token, what was drafted
 
 
 @cache
-def probabilities(text: tuple[int, ...]) -> np.ndarray:
+def lone(strange: float) -> LoneModel:
+    return LoneModel(TINY, draft_weights(strange))
+
+
+@cache
+def probabilities(text: tuple[int, ...], strange: float = 0.0) -> np.ndarray:
     """softmax(logits / WARMTH) of the token after a text, (V,), without the engine."""
-    scores = LONE.logits(text)[-1].astype(np.float64) / WARMTH
+    scores = lone(strange).logits(text)[-1].astype(np.float64) / WARMTH
     weights = np.exp(scores - scores.max())
     share: np.ndarray = weights / weights.sum()
     return share
@@ -160,6 +163,21 @@ def test_a_rule_that_accepts_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch
     right: Callable[..., Sequence[int]] = ScheduledRequest.confirmed
     monkeypatch.setattr(ScheduledRequest, "confirmed", confirmed)
     assert max(off_by(some_draws.__wrapped__(None)).values()) > 1
+
+
+def test_a_draft_model_that_shares_the_noise_is_accepted_as_often_as_its_source_promises() -> None:
+    """Between (1 - d) / (1 + d) and 1 - d, the most that any rule can accept, with d the total
+    variation distance of p and q (Daliri et al. 2024, arXiv 2408.07978)."""
+    draws = [(text, token == x) for text, token, x in some_draws(0.1) if x is not None]
+    texts = {text for text, _ in draws}
+    near = {
+        text: 0.5 * np.abs(probabilities(text) - probabilities(text, 0.1)).sum() for text in texts
+    }
+    distances = np.array([near[text] for text, _ in draws])
+    accepted, slack = np.mean([hit for _, hit in draws]), 3.3 * 0.5 / np.sqrt(len(draws))
+    assert ((1 - distances) / (1 + distances)).mean() - slack < accepted
+    assert accepted < (1 - distances).mean() + slack
+    assert distances.mean() > 0.05
 
 
 def test_drafts_from_the_text_alone_are_accepted_by_the_rejection_rule() -> None:
