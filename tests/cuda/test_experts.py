@@ -24,7 +24,9 @@ pytestmark = pytest.mark.usefixtures(inference.__name__)
 LIMITS = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
 )
-CONFIG = replace(MIXTURE, num_layers=1)
+CONFIG = replace(  # rows of 16 bytes and more, which a grouped product on a GPU asks for
+    MIXTURE, num_layers=1, experts=Experts(5, 2, 16, normalized=True)
+)
 REQUESTS = [Request(str(i), tuple(range(1 + i, 4 + 2 * i)), 5 + i) for i in range(4)]
 
 
@@ -32,8 +34,9 @@ def texts(mode: str, device: str) -> tuple[list[tuple[int, ...]], int, list[str]
     """What is written in this mode, how many graphs were captured, and what was told."""
     told: list[str] = []
     backend = graphs_for(device)
-    weights = random_weights(CONFIG, torch.device(device), torch.float32, seed=3)
-    cache = KVCache.allocate(CONFIG, 64, 4, weights.embed.device, torch.float32)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    weights = random_weights(CONFIG, torch.device(device), dtype, seed=3)
+    cache = KVCache.allocate(CONFIG, 64, 4, weights.embed.device, dtype)
     dispatcher = GraphDispatcher(mode, () if mode == "NONE" else (1, 2, 4, 8), 4)
     model = decoding_model(weights, cache, backend, 5, told.append)
     runner = TorchRunner(model, LIMITS, dispatcher, backend)

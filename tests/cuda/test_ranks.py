@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.generate import generate  # noqa: E402
 from mini_engine.cuda.ranks import Ranks  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
@@ -34,15 +34,19 @@ from mini_engine.cuda.generate import generate
 prompts, modes = json.loads(sys.argv[2]), json.loads(sys.argv[3])
 for mode in modes:
     steps = 3 if mode == "FULL" else 1
-    done = generate(sys.argv[1], prompts, mode, max_new_tokens=7, steps_per_replay=steps)
+    done = generate(sys.argv[1], prompts, mode, max_new_tokens=7, steps_per_replay=steps, kernels=0)
     print("found " + json.dumps([done.texts, done.report.graphs]), flush=True)
 """
+ON_CPUS = {"CUDA_VISIBLE_DEVICES": ""}  # also where there is a GPU: they share it badly
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two NVIDIA GPUs")
 
 
-def torchrun(ranks: int, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    ranks: int, *words: str, where: Mapping[str, str] = ON_CPUS
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
                f"--nproc-per-node={ranks}", *words]  # fmt: skip
-    known = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    known = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **where}
     return subprocess.run(
         command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=300, check=False
     )
@@ -61,18 +65,40 @@ def mixture(folder: Path) -> Path:
     return write(folder, random_tensors(ModelConfig.from_folder(folder), seed=4))
 
 
+def found(done: subprocess.CompletedProcess[str]) -> list[tuple[list[str], int]]:
+    """The texts and the number of graphs of each mode, as the first rank alone prints them."""
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("found ")]
+    return [(texts, graphs) for texts, graphs in
+            (json.loads(line.removeprefix("found ")) for line in lines)]  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["dense", "experts"])
 def test_two_ranks_write_the_text_of_one_in_every_mode(kind: str, tmp_path: Path) -> None:
     folder = str(SHIPPED if kind == "dense" else mixture(tmp_path))
     (program := tmp_path / "program.py").write_text(PROGRAM, "utf-8")
-    done = torchrun(2, str(program), folder, json.dumps(PROMPTS), json.dumps(MODES))
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("found ")]
-    written = [json.loads(line.removeprefix("found ")) for line in lines]
-    assert len(written) == len(MODES)  # of the first rank alone
-    alone = generate(folder, PROMPTS, "NONE", max_new_tokens=7, kernels=0, tell=lambda _: None)
-    assert [texts for texts, _ in written] == [list(alone.texts)] * len(MODES)
+    words = str(program), folder, json.dumps(PROMPTS)
+    written = found(torchrun(2, *words, json.dumps(MODES)))
+    [(alone, _)] = found(torchrun(1, *words, json.dumps(["NONE"])))
+    assert [texts for texts, _ in written] == [alone] * len(MODES)
     assert [graphs > 0 for _, graphs in written] == [False, True, True, True]
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+def test_two_gpus_sum_inside_their_graphs(tmp_path: Path) -> None:
+    """A FULL rung is one graph there, and its text is that of the ranks' eager steps."""
+    (program := tmp_path / "program.py").write_text(PROGRAM, "utf-8")
+    words = (
+        str(program),
+        str(SHIPPED),
+        json.dumps(PROMPTS),
+        json.dumps(["NONE", "FULL_DECODE_ONLY"]),
+    )
+    (eager, none), (captured, graphs) = found(torchrun(2, *words, where={}))
+    assert captured == eager
+    assert none == 0
+    assert 0 < graphs <= 51  # one a rung
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
