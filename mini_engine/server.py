@@ -56,12 +56,14 @@ class Server:
         self, model: str | Path | ModelConfig, card: str | Path = "h200", *,
         host: str | Path | None = None, engine: str | Path | None = None,
         quant: str | None = None, kv_dtype: str | None = None,
-        max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
-        config. `quant`, `kv_dtype`: how weights and cache are stored, as the checkpoint is by
-        default. Limits are vLLM's on this card by default."""
-        self.config = model if isinstance(model, ModelConfig) else shape_of(str(model))
+        config. `tp`: cards that compute each step together; bytes are those of one. `quant`,
+        `kv_dtype`: how weights and cache are stored, as the checkpoint is by default. Limits are
+        vLLM's on this card by default."""
+        whole = model if isinstance(model, ModelConfig) else shape_of(str(model))
+        self.config = whole if tp == 1 else whole.shard(tp)
         self.spec = load_spec(card, host, engine)
         self.stored = stored_as(self.config, quant, kv_dtype)
         self.costs = StepModel(self.config, self.spec, self.stored)

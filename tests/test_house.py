@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
 MAX_LINES = 500
 ROOMS = {"engine", "dispatch", "model", "step", "validate", "serving", "plots", "cli"}
-ROOMS |= {"checkpoints", "sim", "cuda", "bench", "endpoint"}
+ROOMS |= {"checkpoints", "sim", "cuda", "bench", "endpoint", "fleet"}
 TORCH = ("torch", "triton", "transformers")
 
 
@@ -49,9 +49,9 @@ WINGS = (
     KERNELS,
     *SHARED,
 )
-SERVER, ENDPOINT = "mini_engine.server", "mini_engine.endpoint"
+SERVER, ENDPOINT, FLEET = (f"mini_engine.{room}" for room in ("server", "endpoint", "fleet"))
 FACES = ("mini_engine.cli", "mini_engine", SERVER)
-ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, ENDPOINT, *FACES)
+ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, ENDPOINT, FLEET, *FACES)
 
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
@@ -90,6 +90,11 @@ WALLS = (
         ENDPOINT,
         (*FLOORS, *WINGS[:1], "mini_engine.serving", CUDA, SERVER),
         "clients are served by an engine, or by a prediction of one; it imports no torch itself",
+    ),
+    Wall(
+        FLEET,
+        (*FLOORS, "mini_engine.serving", SERVER),
+        "a fleet is many simulated servers, and no client's endpoint",
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
     Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
@@ -184,6 +189,7 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.bench.rows", "import torch"),
         ("mini_engine.bench.bench", "from mini_engine.sim import device"),
         ("mini_engine.endpoint.engines", "import torch"),
+        ("mini_engine.fleet.fleet", "from mini_engine.endpoint.core import Core"),
         ("mini_engine.serving.replay", "from mini_engine.endpoint import core"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),
@@ -269,3 +275,8 @@ def test_the_tests_that_take_longest_begin_and_are_called_what_they_were_called(
         file, _, name = way.partition("::")
         assert f"\ndef {name or 'test_'}" in (ROOT / file).read_text(), way
         assert place_of(f"{way}_and_more[1]") == place < place_of("tests/test_house.py::test_a")
+
+
+def test_who_serves_clients_and_plans_fleets_does_so_in_few_lines() -> None:
+    files = [path for room in ("endpoint", "fleet") for path in (ENGINE / room).glob("*.py")]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 1100

@@ -16,7 +16,7 @@ from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
 CONTEXT = 512
-DECODES, PREFILLS = (1, 8, 64, 512), (32, 128, 512, 2048)
+DECODES, PREFILLS = (1, 8, 64, 512), (128, 512, 2048)
 RECORDING, LAYER = "sglang-qwen3-8b-graph", 10
 # what the kernels of the recorded layer are for, in their order
 TOLD = (
@@ -166,11 +166,11 @@ def roofline(path: Path) -> None:
 
 RIGHT = (10, -12, "left")
 WHERE = {
-    "64 readers": (-10, 4, "right"),
-    "32 tokens": (-12, 10, "right"),
+    "64 readers": (-10, 6, "right"),
     "512 readers": (10, -14, "left"),
     "512 tokens": (-12, 2, "right"),
-    "2,048 tokens": (9, -4, "left"),
+    "128 tokens": (10, -18, "left"),
+    "2,048 tokens": (0, -22, "left"),
 }
 
 

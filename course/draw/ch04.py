@@ -1,6 +1,6 @@
 """Figures of chapter 4: who waits for whom, on a CPU lane and a GPU lane.
 
-`two_clocks` is the smallest example, on the simulated device; `sizes` and `lanes` are recordings.
+`two_clocks` is the chapter's own loop; `sizes` and `lanes` are recordings.
 """
 
 from __future__ import annotations
@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
 from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PREDICTED, VERMILION, canvas
-from mini_engine.sim.device import Device
-from mini_engine.sim.launch import kernel
+from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.cards import load_spec
 
-LAUNCHES = 4
-COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
-LABELS = {"launch": "CPU gives an order", "kernel": "GPU runs it"}
+LAUNCHES, ORDER_US, GAP_US = 4, 12.0, 2.1  # of the chapter's program
+KERNELS_US = (4.0, 40.0)
+COLOURS = {"launch": ORANGE, "kernel": BLUE}
+LABELS = {"launch": "CPU writes an order", "kernel": "GPU runs the kernel"}
 MODELS = ("0.6b", "1.7b", "8b", "14b")
 RECORDED = {  # a piece of 300 µs of each, from here on
     "vllm-moe-eager": ("vLLM, a prompt of 888 tokens: the CPU is late", 43_120.0),
@@ -32,33 +29,27 @@ RECORDED = {  # a piece of 300 µs of each, from here on
 PIECE_US = 300.0
 
 
-@kernel()
-def double(out: np.ndarray, x: np.ndarray) -> None:
-    """out = 2 x."""
-    np.multiply(x, 2, out=out)
-
-
-def four_launches(floats: int) -> list[TraceEvent]:
-    """Four launches of plain PyTorch over arrays of so many floats, and a read-back."""
-    device = Device(load_spec("h200", engine="transformers"), record=True)
-    x, out = device.empty(floats), device.empty(floats)
+def four_orders(kernel_us: float) -> list[TraceEvent]:
+    """The chapter's own loop for four kernels of `kernel_us`, a box for each turn of a clock."""
+    cpu = gpu = 0.0
+    events = []
     for _ in range(LAUNCHES):
-        device.launch(double, out, x)
-    device.read(out)
-    return device.timeline
+        events.append(TraceEvent(CPU, "order", cpu, ORDER_US, "launch"))
+        cpu += ORDER_US
+        begin = max(cpu, gpu + GAP_US)
+        events.append(TraceEvent(GPU, "kernel", begin, kernel_us, "kernel"))
+        gpu = begin + kernel_us
+    return events
 
 
 def two_clocks(path: Path) -> None:
-    """The same four launches of a short kernel and of a long one."""
-    small, large = (
-        [event for event in four_launches(floats) if event.category in LABELS]
-        for floats in (2**20, 2**24)
-    )
+    """The same four orders of a short kernel and of a long one."""
     with canvas(
         path,
         (6.9, 6.6),
         title="Short kernels wait for their orders, long ones for each other",
-        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch, H200.",
+        caption=f"Computed by the loop of the chapter: orders of {ORDER_US:.0f} µs, and "
+        f"{GAP_US:.1f} µs from one kernel to the next.",
     ) as figure:
         key, above, below = figure.subplots(3, 1, height_ratios=[0.3, 1, 1])
         key.set_axis_off()
@@ -66,12 +57,16 @@ def two_clocks(path: Path) -> None:
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
             loc="upper left", ncols=3, borderaxespad=0, columnspacing=1, fontsize=14,
         )  # fmt: skip
-        right_us = max(event.end_us for event in large) * 1.04
-        for axes, events, what in ((above, small, "4 MiB"), (below, large, "64 MiB")):
+        right_us = max(event.end_us for event in four_orders(max(KERNELS_US))) * 1.04
+        for axes, kernel_us in zip((above, below), KERNELS_US, strict=True):
+            events = four_orders(kernel_us)
             boxes(axes, events, COLOURS)
-            done_us = max(event.end_us for event in events if event.lane == GPU)
-            work_us = sum(event.duration_us for event in events if event.lane == GPU)
-            lanes_of(axes, f"{what}: the GPU works {work_us:.0f} of {done_us:.0f} µs", right_us)
+            work_us, done_us = LAUNCHES * kernel_us, events[-1].end_us
+            lanes_of(
+                axes,
+                f"kernels of {kernel_us:.0f} µs: the GPU works {work_us:.0f} of {done_us:.0f} µs",
+                right_us,
+            )
         above.tick_params(axis="x", labelbottom=False)
         below.set_xlabel("time (µs)")
 

@@ -7,9 +7,8 @@ worked example of the chapter, with the addresses that it prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,8 +16,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from PIL import Image
 
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLACK,
@@ -33,19 +30,19 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.sim import kernels as k
-from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.predict import limits_on
+from mini_engine.sim.predict import play
 from mini_engine.sim.recorded import load_recording
-from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
 from mini_engine.step.cards import load_spec
+from mini_engine.step.curves import capture_cost
+from mini_engine.step.kernels import StepShape, step_ops
 
 CONTEXT = 512
 LABELS = {
-    "launch": "CPU launches each kernel",
-    "host": "CPU records and prepares",
+    "launch": "CPU orders each kernel",
+    "host": "CPU records, prepares",
     "graph": "CPU launches the graph",
     "kernel": "GPU works",
 }
@@ -66,59 +63,57 @@ class Life:
 
     events: tuple[TraceEvent, ...]
     phases: tuple[tuple[str, float, float], ...]  # name, begin, end
-    nodes: int
+    kernels: int  # of a step
+    nodes: int  # those of them that are in the graph
     launch_us: float  # of a replay, on the CPU
 
 
 def one_rung() -> Life:
-    """Capture the decode step of batch 1 as one graph and replay it twice."""
-    device = Device(load_spec("h200"), compute=False, record=True)
-    dispatcher = GraphDispatcher("FULL", [1], 1)
-    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, limits_on(device.spec), dispatcher)
-    device.recording = True
-    runner.capture()
-    graph = runner.graphs[CUDAGraphMode.FULL].graphs[1]
-    assert isinstance(graph, Graph)
-    warm_end = next(e.end_us for e in device.timeline if e.name == "synchronize")
-    instantiate = next(e for e in device.timeline if e.name.startswith("instantiate"))
-    begin = min(e.start_us for e in device.timeline)
-    marks = [
-        ("warm-up", begin, warm_end),
-        ("capture", warm_end, instantiate.start_us),
-        ("instantiate", instantiate.start_us, instantiate.end_us),
-    ]
-    context_lens = runner.inputs.buffers["context_lens"]
+    """The decode step of vLLM for one request: warmed up, captured as one graph, replayed twice."""
+    spec = load_spec("h200")
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, CONTEXT), spec.ops)
+    cost = capture_cost(ops, spec, "full")
+    eager, _ = play([op for op in ops if op.by != "torch"], spec, "eager")  # what a capture warms
+    replayed, counted = play(ops, spec, "full")
+    step = [event for event in eager if event.category in ("copy", "launch", "kernel")]
+    began = min(event.start_us for event in step)
+    events, marks = [moved(event, -began) for event in step], []
+    now = 0.0
+    for name, took in (
+        ("warm-up", cost.warmup_us),
+        ("capture", cost.capture_us),
+        ("instantiate", cost.instantiate_us),
+    ):
+        if name != "warm-up":
+            events.append(TraceEvent(CPU, name, now, took, "host"))
+        marks.append((name, now, now + took))
+        now += took
     for name in ("replay", "replay again"):
-        began = device.cpu_us
-        lens = np.zeros(context_lens.shape, np.int32)
-        lens[0] = CONTEXT
-        device.copy_(context_lens, lens)
-        graph.replay()
-        device.synchronize()
-        marks.append((name, began, device.cpu_us))
-    zero = begin
-    events = tuple(
-        TraceEvent(e.lane, e.name, e.start_us - zero, e.duration_us, e.category)
-        for e in device.timeline
-    )
-    launch_us = next(e.duration_us for e in events if e.category == "graph")
-    phases = tuple((name, a - zero, b - zero) for name, a, b in marks)
-    return Life(events, phases, len(graph.nodes), launch_us)
+        took = max(event.end_us for event in replayed)
+        events += [moved(event, now) for event in replayed]
+        marks.append((name, now, now + took))
+        now += took
+    nodes = sum(event.category == "node" for event in replayed)
+    launch_us = next(event.duration_us for event in replayed if event.category == "graph")
+    return Life(tuple(events), tuple(marks), counted.kernels, nodes, launch_us)
+
+
+def moved(event: TraceEvent, by_us: float) -> TraceEvent:
+    return replace(event, start_us=event.start_us + by_us)
 
 
 def life(path: Path) -> None:
     """Warm-up, capture, instantiation and two replays of one rung, CPU above GPU."""
-    rung, spec = one_rung(), load_spec("h200")
-    usual = median(e.duration_us for e in rung.events if e.category == "kernel")
+    rung = one_rung()
     captured = next(phase for phase in rung.phases if phase[0] == "capture")
     title = (
         f"Capture: {(captured[2] - captured[1]) / 1e3:.1f} ms of CPU, no GPU. "
-        f"Replay: one call of {rung.launch_us:.1f} µs for {rung.nodes} kernels"
+        f"Replay: one call of {rung.launch_us:.1f} µs"
     )
     caption = (
-        f"{PREDICTED}: our simulated engine with its {rung.nodes} kernels, Qwen3-0.6B for one "
-        f"request on an H200. A kernel takes about {usual:.0f} µs and its launch "
-        f"{spec.cpu_op_us:.0f}, so the GPU is nearly idle in the warm-up. Pale: the CPU waits."
+        f"{PREDICTED}: vLLM's {rung.kernels} kernels, Qwen3-0.6B for one request on an H200. The "
+        f"graph holds {rung.nodes} of them, the few around the model stay outside. Pale: the CPU "
+        "waits."
     )
     with canvas(path, (6.9, 5.8), title=title, caption=caption) as figure:
         key, axes = figure.subplots(2, 1, height_ratios=[0.3, 1])

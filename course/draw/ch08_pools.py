@@ -57,7 +57,8 @@ def pools(path: Path) -> None:
     )
     caption = (
         "Addresses and bytes of the simulated allocator for qwen3-0.6b as full graphs, outputs and "
-        "activations; what the driver keeps for the nodes is left out. Above: rungs 64 to 512. "
+        "intermediate results; what the driver keeps for the nodes is left out. Above: rungs 64 "
+        "to 512. "
         f"Below: vLLM 0.33's default {len(ladder)} rungs. Not measured on a GPU."
     )
     with canvas(path, (6.9, 11), title=title, caption=caption) as figure:

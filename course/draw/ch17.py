@@ -15,15 +15,16 @@ from matplotlib.patches import Patch
 
 from course.draw.ledger import COLOURS, TOLD, parts_us
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import GREEN, canvas
+from mini_engine.plots.canvas import BLUE, GREEN, SKY, canvas
 from mini_engine.sim.recorded import load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
 
 HANDSHAKE_US = 4  # an all-reduce of 4 KB: https://github.com/sgl-project/sglang/pull/2904
-ALL = COLOURS | {"handshakes": GREEN}
+ALL = COLOURS | {"handshakes": GREEN, "busy": BLUE}
 NAMES = TOLD | {"handshakes": "handshakes"}
-ORDER = ("bytes", "starts", "handshakes", "launches", "engine")
+STRIPES = {"busy": {"hatch": "///", "edgecolor": SKY, "linewidth": 0}}  # bytes and starts in one
+ORDER = ("bytes", "starts", "busy", "handshakes", "launches", "engine")
 Bar = tuple[str, dict[str, float]]  # its name, and its parts in µs of one token
 
 
@@ -43,7 +44,7 @@ def predicted() -> list[Bar]:
 
     return [
         ("0.6B, one token a step", alone[small]),
-        ("… 3 guesses, 2 hold", {part: us / 3 for part, us in checked.items()}),
+        ("… 3 free guesses, 2 hold", {part: us / 3 for part, us in checked.items()}),
         ("… two cards", on_two_cards(small)),
         ("8B, one card", alone[large]),
         ("… two cards", on_two_cards(large)),
@@ -58,7 +59,7 @@ def recorded() -> list[Bar]:
             step = load_recording(f"sglang-{model}-h100-{way}").table
             assert step is not None, "the study is kept as tables"
             waits_us = (step.idle_in_launch_us or 0.0) + (step.idle_us or 0.0)
-            told.append((row, {"bytes": step.busy_us, "launches": waits_us}))
+            told.append((row, {"busy": step.busy_us, "launches": waits_us}))
     return told
 
 
@@ -67,7 +68,7 @@ def three_ideas(path: Path) -> None:
     title = "Each idea shortens one part of the bar,\nor divides it"
     caption = (
         "Above predicted: our engine in one graph, H200, one reader; grey: around the step. Below "
-        "recorded by others under nsys: SGLang, H100; dark blue is all that the GPU does."
+        "recorded by others under nsys: SGLang, H100; stripes are all that the GPU does."
     )
     with canvas(path, (6.9, 8.36), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[5, 4])
@@ -87,7 +88,7 @@ def _bars(axes: Axes, told: Sequence[Bar], right_ms: float, digits: int) -> None
         left = 0.0
         for part in ORDER:
             wide = parts.get(part, 0.0) / 1e3
-            axes.barh(row, wide, left=left, color=ALL[part])
+            axes.barh(row, wide, left=left, facecolor=ALL[part], **STRIPES.get(part, {}))
             left += wide
         axes.text(left, row, f"  {left:.{digits}f} ms", va="center", weight="bold")
     axes.set_yticks(range(len(told)), [name for name, _ in told])

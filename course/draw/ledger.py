@@ -31,7 +31,7 @@ PARTS = ("engine", "launches", "starts", "bytes")
 COLOURS = {"engine": GREY, "launches": ORANGE, "starts": SKY, "bytes": BLUE}
 TOLD = {
     "engine": "around the step",
-    "launches": "GPU waits for Python",
+    "launches": "GPU waits for orders",
     "starts": "starting kernels",
     "bytes": "moving bytes",
 }

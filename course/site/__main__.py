@@ -25,7 +25,10 @@ def build(into: Path) -> int:
     doctrees = into.with_name(f"{into.name}-doctrees")  # no part of what is published
     words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
     words += ["-d", str(doctrees)]
-    return sphinx_build([*words, str(sources), str(into)])
+    code = sphinx_build([*words, str(sources), str(into)])
+    for path in into.rglob("*.map"):  # of furo's own sources, which nobody debugs here
+        path.unlink()
+    return code
 
 
 def main() -> int:

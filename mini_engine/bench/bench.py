@@ -130,7 +130,8 @@ class Bench:
             variant.rewind()
             itl = median_interval(ours)
             stored = setups.stored_in(setup.model.config, kind.few_bits)
-            moved = stored.must_read(setup.batch * setup.context)
+            share = setup.model.config.touched_share(setup.batch)
+            moved = stored.must_read(setup.batch * setup.context, share)
             gb_s = moved / itl.median / 1e3
             return replace(
                 row,

@@ -37,6 +37,7 @@ COMMANDS = {
     "ladder": ("which batch sizes get a graph, why 33 runs at 40", "serve", 8),
     "capacity": ("what fits on a card, and the floor of ITL", "crossover", 3),
     "serve": ("replay a request trace: TTFT, ITL, padding waste", "ladder --batch 33", 10),
+    "fleet": ("several servers: which cards, how many, which router", "serve", 10),
     "up": ("serve clients that speak OpenAI's API, or predict it", "serve", 10),
     "calibrate": ("what this machine charges, as a card and a host", "crossover", 14),
     "bench": ("time real decode steps, variant by variant", "validate", 14),

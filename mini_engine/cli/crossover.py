@@ -1,6 +1,7 @@
 """ITL against batch, eager and with graphs: where does the gain of a CUDA graph end?
 
   python -m mini_engine crossover --shape qwen3-0.6b --spec h200 --host server --engine vllm
+  python -m mini_engine crossover --shape qwen3-8b --spec h100 --speculate 3 --accept 0.7
 
 An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
 is small the GPU waits for every launch, and more requests cost little. At the crossover all kernels
@@ -9,6 +10,9 @@ only the wider gaps between launches, and what the engine does between two steps
 is decides where it lies: try --host desktop-2025, --engine transformers, which launches many more
 kernels, --spec l4 or --quant int4. Batches run at the next rung of the ladder, padded; above its
 top, eagerly. In brackets stands how far off measurements by others were.
+
+With --speculate K it asks instead where drafts stop paying: a step checks K drafts of each request,
+of which the share --accept is right. `validate --speculation` says how far off that was.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, lanes, table
+from mini_engine.cli.terminal import Columns, lanes, table, two_digits
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.hub import shape_of
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import crossover_batch, itl_curve
 from mini_engine.step.run import WAYS
+from mini_engine.step.speculation import head_of, speculated, tokens_a_step
 
 COLUMNS: Columns = {
     "batch": "{0.batch:,}", "rung": lambda p: "eager" if p.rung is None else f"{p.rung:,}",
@@ -34,15 +40,32 @@ COLUMNS: Columns = {
     "floor\nms": "{0.floor_us:ms}", "busy\neager": "{0.eager.utilisation:.0%}",
     "busy\nfull": "{0.full.utilisation:.0%}",
 }  # fmt: skip
+DRAFTS: Columns = {
+    "batch": "{0.batch:,}", "rung": lambda s: "eager" if s.rung is None else f"{s.rung:,}",
+    "plain\nms": "{0.plain_us:ms}", "drafts\nms": "{0.drafts_us:ms}",
+    "plain\ntokens/s": "{0.plain_tokens_s:two}",
+}  # fmt: skip
 SHARED = "shape spec stored context"
 OUT = "picture (default: out/crossover.png; with --json none)"
 OPTIONS: options.Rows = {
     "--max-batch N": (options.step_tokens, 256, "the table ends here, or with the last that fits"),
+    "--speculate K": (options.drafted, None, "drafts of each request, checked in every step"),
+    "--accept A": (options.share, None, "with --speculate: of the drafts (default: 0.7)"),
+    "--draft NAME": (
+        str,
+        None,
+        "with --speculate: a shape that writes the drafts, or `head`, one "
+        "layer of the model as EAGLE trains it (default: n-grams, for nothing)",
+    ),
     "-o --out FILE": (options.picture, None, OUT),
 }
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    if args.speculate:
+        return _speculate(args)
+    if args.draft or args.accept is not None:
+        raise ValueError("--accept and --draft say what --speculate K is to predict: give K, too")
     from mini_engine import plots
 
     out = args.out or (None if args.json else options.picture("out/crossover.png"))
@@ -74,7 +97,50 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _speculate(args: argparse.Namespace) -> dict[str, Any]:
+    if args.out:
+        raise ValueError(f"-o {args.out}: --speculate draws no picture")
+    server, context = options.server(args), args.context
+    accept = 0.7 if args.accept is None else args.accept
+    shape, spec, stored = server.config, server.spec, server.stored
+    draft = head_of(shape) if args.draft == "head" else args.draft and shape_of(args.draft)
+    room = check_batch(shape, spec, 1, context + args.speculate, stored)
+    last = min(args.max_batch, room, spec.batch_defaults.max_num_seqs)
+    batches = sorted({1 << i for i in range(last.bit_length())} | {last})
+    points = [
+        speculated(shape, spec, batch=batch, context=context, drafts=args.speculate,
+                   draft=draft or None, stored=stored)
+        for batch in batches
+    ]  # fmt: skip
+    return {
+        **options.told(server), "room": room, "points": points, "draft": draft and draft.name,
+        "accept": accept, "tokens_a_step": tokens_a_step(accept, args.speculate),
+        "speedups": {one.batch: one.speedup(accept) for one in points},
+        "tokens_s": {one.batch: one.tokens_s(accept) for one in points},
+        "pays_from": {one.batch: one.pays_from for one in points},
+    }  # fmt: skip
+
+
+def _show_speculation(r: argparse.Namespace, console: Console) -> None:
+    console.print(
+        f"{r.shape} on {options.on(r)}, {r.context:,} tokens of context each: predicted. "
+        f"{r.speculate} drafts by {r.draft or 'n-grams'}, {r.accept:.0%} of them right, make "
+        f"{r.tokens_a_step:.2f} tokens a step.\n"
+    )
+    columns: Columns = {
+        **DRAFTS, "drafts\ntokens/s": lambda s: two_digits(s.tokens_s(r.accept)),
+        "faster": lambda s: f"× {s.speedup(r.accept):.2f}",
+        "pays\nfrom": lambda s: "never" if s.pays_from is None else f"{s.pays_from:.0%}",
+    }  # fmt: skip
+    console.print(table(columns, r.points))
+    slower = [one.batch for one in r.points if one.speedup(r.accept) < 1]
+    where = f"They stop paying at batch {slower[0]:,}" if slower else "They pay at every batch here"
+    console.print(f"{where}. Pays from: the least share of drafts that must be right.")
+
+
 def show(r: argparse.Namespace, console: Console) -> None:
+    if r.speculate:
+        return _show_speculation(r, console)
     console.print(
         f"{r.shape} on {options.on(r)}, op list {r.style}, weights {r.quant}, cache "
         f"{r.kv_dtype}, {r.context:,} tokens of context each: predicted\n"

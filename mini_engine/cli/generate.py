@@ -3,16 +3,18 @@
   python -m mini_engine generate --prompt "Return the" --mode FULL
   python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
-Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; without it, the small
-checkpoint that ships with the course writes. One prompt streams; several run side by side. With
---temperature tokens are drawn, and the same --seed gives the same text, whatever the mode and
-whoever runs beside it; each further prompt has the next seed.
+Any Hugging Face folder of a Qwen2.5, Qwen3 (dense or of experts) or Llama model works with --model;
+without it, the small checkpoint that ships with the course writes. One prompt streams; several run
+side by side. With --temperature tokens are drawn, and the same --seed gives the same text, whatever
+the mode and whoever runs beside it; each further prompt has the next seed. Drafts (--speculate)
+change no text: they only make fewer steps of it.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow, and 3.4 GB of memory, for a model of 0.6 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16, with captured graphs of Triton kernels
                 where everyone decodes; on a CPU in float32, with emulated graphs of each kernel's
-                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly
+                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly. Where
+                torchrun starts it, its processes share the model (tensor parallel)
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options
-from mini_engine.engine.generation import SHIPPED
+from mini_engine.engine.generation import PLAIN, SHIPPED
 from mini_engine.engine.sampling import SamplingParams
 from mini_engine.sim import generate as sim
 from mini_engine.step.cards import load_spec
@@ -43,6 +45,8 @@ OPTIONS: options.Rows = {
                   "fused, or none but PyTorch's own ops (default: 5)"),
     "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
                              "the one before: tokens come K at a time (default: 1)"),
+    "--speculate WHO:K": (options.speculation, PLAIN, "K tokens drafted and checked in each step: "
+                          "ngram:3, or draft:FOLDER:3 by another checkpoint (default: none)"),
     "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0; 1 with those below)"),
     "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
     "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
@@ -86,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     done = write(
         texts, args.mode, max_new_tokens=args.max_new_tokens, capture_sizes=args.capture_sizes,
-        kv_dtype=args.kv_dtype, sampling=SamplingParams(**drawn),
+        kv_dtype=args.kv_dtype, sampling=SamplingParams(**drawn), speculation=args.speculate,
         on_token=on_token if streamed else None, tell=tell,
     )  # fmt: skip
     if streamed:
@@ -113,5 +117,7 @@ def show(r: argparse.Namespace, console: Console) -> None:
                 )  # fmt: skip
     kept = {"quant": r.quant, "kv_dtype": r.kv_dtype}
     what += "".join(f", {name} {how}" for name, how in kept.items() if how not in (None, "auto"))
+    if r.drafts.asked:
+        what += f", {r.drafts.hit:,} of {r.drafts.asked:,} drafts right"
     tokens = sum(len(row["tokens"]) for row in r.prompts)
     console.print(f"{r.model}, {r.mode}: {tokens} tokens{what}", style="dim")

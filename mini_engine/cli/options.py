@@ -15,6 +15,7 @@ from rich.console import Console
 from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.cli.terminal import two_digits as two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.generation import Speculation
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.hub import shape_of as shape_of
@@ -57,6 +58,7 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
 
 positive, counted = between(1, 1e15, int), between(0, 1e15, int)
 whole, share = between(-1e15, 1e15, int), between(0, 1)
+drafted = between(1, 15, int)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
 
 
@@ -70,6 +72,15 @@ def words(word: str, known: Collection[str] = ()) -> list[str]:
 
 def whole_numbers(word: str) -> list[int]:
     return [whole(part) for part in words(word)]
+
+
+def speculation(word: str) -> Speculation:
+    """`ngram:3`, or `draft:FOLDER:3`: who drafts, and how many tokens."""
+    who, _, rest = word.partition(":")
+    folder, _, count = rest.rpartition(":")
+    if who not in ("ngram", "draft") or (who == "draft") != bool(folder):
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not ngram:K or draft:FOLDER:K")
+    return Speculation(drafted(count), folder or None)
 
 
 def written(*endings: str) -> Callable[[str], Path]:
@@ -96,7 +107,8 @@ _KNOWN = {kind: f"{', '.join(names(kind))}, or a JSON file" for kind in ("card",
 SHARED: Mapping[str, Rows] = {
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
-        str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id")},
+        str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
+        "--tp N": (between(1, 64, int), 1, "cards that compute each step together")},
     "spec": {
         "--spec --gpu NAME": (str, CARD, f"card: {_KNOWN['card']} (default: {CARD})"),
         "--engine NAME": (str, None, f"{_KNOWN['engine']} (default: vllm)"),
@@ -144,20 +156,21 @@ def server(args: argparse.Namespace) -> Server:
     given = vars(args)
     limits = ("max_num_seqs", "max_num_batched_tokens")
     more = {name: given.get(name) for name in ("quant", "kv_dtype", *limits)}
-    found = Server(args.shape, args.spec, host=args.host, engine=args.engine, **more)
+    found = Server(args.shape, args.spec, host=args.host, engine=args.engine, tp=args.tp, **more)
     given |= {name: getattr(found, name) for name in limits if name in given}
     return found
 
 
-def told(found: Server) -> dict[str, str]:
+def told(found: Server) -> dict[str, Any]:
     """What a prediction is of, for its JSON."""
     shape, spec, stored = found.config, found.spec, found.stored
     return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
-            "quant": stored.quant, "kv_dtype": stored.kv_dtype}  # fmt: skip
+            "quant": stored.quant, "kv_dtype": stored.kv_dtype, "tp": shape.ranks}  # fmt: skip
 
 
 def on(r: Any) -> str:
-    return f"one {r.spec}, host {r.host}, engine {r.engine}"
+    tp = getattr(r, "tp", 1)
+    return f"{tp if tp > 1 else 'one'} {r.spec}, host {r.host}, engine {r.engine}"
 
 
 def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:

@@ -24,8 +24,10 @@ from typing import Any
 from rich.console import Console
 
 from mini_engine.cli import options
+from mini_engine.cli.terminal import Format
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.server import Server
+from mini_engine.serving.realtime import RealTime
 
 SPEC = {flags: row for flags, row in options.SHARED["spec"].items() if "--host" not in flags}
 SHARED = "mode limits sizes stored"
@@ -75,8 +77,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         drain_s=args.drain, tell=console.print,
     ))  # fmt: skip
     counted, steps = core.metrics, core.metrics.steps
+    itl = backend.steps.replica.report.itl if isinstance(backend.steps, RealTime) else None
     return {"model": backend.model, "api_key": args.api_key and "given", "ended": counted.ended,
             "prompt_tokens": counted.prompt_tokens, "tokens": counted.generated_tokens,
+            "itl_p50_us": itl.percentile(50) if itl and itl.count else None,
             "steps": {f"{mode} {rung}": n for (mode, rung), n in steps.items()}}  # fmt: skip
 
 
@@ -84,3 +88,5 @@ def show(r: argparse.Namespace, console: Console) -> None:
     ended = ", ".join(f"{n:,} {why}" for why, n in sorted(r.ended.items())) or "none"
     console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in "
                   f"{sum(r.steps.values()):,} steps")  # fmt: skip
+    if r.itl_p50_us:
+        console.print(Format().format("ITL p50, predicted for these steps: {:ms} ms", r.itl_p50_us))

@@ -3,12 +3,14 @@
   python -m mini_engine validate
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
+  python -m mini_engine validate --speculation
 
 Each class of engines and each range of batches is summed up, and the five steps whose predictions
 lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
 honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
 of such points lie; where fewer than three sources tell, there is none. Steps with weights in few
 bits are in no fit: the model takes the widening of small numbers for free, and is too fast there.
+Nor are mixtures of experts, and steps of several GPUs: they are classes of their own.
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. What is
 not known of a point is named in a line; a host that nobody has measured is taken for the one that
@@ -23,6 +25,7 @@ import argparse
 import math
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -30,7 +33,7 @@ from rich.console import Console
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Columns, table
 from mini_engine.step.cards import intervals
-from mini_engine.validate import fit
+from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
 
 WORST = 5
@@ -63,12 +66,18 @@ FITTED: Columns = {
     "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
     "told by data": "{0[told_by_data]:.0%}",
 }  # fmt: skip
+DRAFTS: Columns = {
+    "<drafts": "{0.point.id}", "batch": "{0.point.batch}",
+    "k": "{0.point.drafts}", "tokens": "{0.point.tokens:.2f}",
+    "measured": "{0.measured:.2f}", "predicted": "{0.predicted:.2f}", "error": "{0.error:+.0%}",
+}  # fmt: skip
 SHARED = ""
 OPTIONS: options.Rows = {
     "--points FILE": (Path, None, "measured points (default: the published ones)"),
     "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
     "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
     "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
+    "--speculation": (bool, None, "only steps that check drafts: how many times as fast they are"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
     "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
 }
@@ -77,6 +86,10 @@ OPTIONS: options.Rows = {
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
 
+    if args.speculation and (args.fit or args.points):
+        raise ValueError("--speculation has points of its own, in no fit: leave out the other")
+    if args.speculation:
+        return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit and args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
@@ -93,15 +106,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    judged, few = _judged(rows), None
+    judged, few, spread = _judged(rows), None, None
     pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
     plots.predicted_against_measured(rows, pictures[0])
     plots.errors_by_class(rows, judged["classes"], pictures[1])
     if not args.points:  # steps with weights in few bits, which no fit has seen
         quantised, _ = measured.read_points(measured.QUANTISED_POINTS, sheets)
         few = _judged(measured.rows_of(quantised, sheets))
+        others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
+        spread = _judged(measured.rows_of(others, sheets, kept["left_out_ms"]))
     return {
-        **judged, "unknown": unknown, "quantised": few, "pairs": measured.pairs(rows),
+        **judged, "unknown": unknown, "quantised": few, "spread": spread,
+        "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
         "inseparable": kept["inseparable"], "pictures": pictures,
     }  # fmt: skip
@@ -119,11 +135,26 @@ def _fit(console: Console) -> None:
     with console.status("fitting") as status:
         found = fit.fit_points(points, sheets, fit.parameters(sheets))
         without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
-    fit.keep(found, points, without)
+    others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
+    fit.keep(found, points, without | fit.left_out_beside(points, others, found))
 
 
 def show(r: argparse.Namespace, console: Console) -> None:
     say = console.print
+    if r.speculation:
+        say(
+            table(
+                DRAFTS,
+                r.drafts,
+                title="With drafts: how many times as many tokens in the same time",
+            )
+        )
+        errors = [row.error for row in r.drafts]
+        say(f"{len(errors)} points: median error {median(map(abs, errors)):.0%}, bias "
+            f"{median(errors):+.0%}. In no fit. Sources:")  # fmt: skip
+        for source in dict.fromkeys(row.point.source for row in r.drafts):
+            say(f"  {source}")
+        return
     for line in r.unknown:
         say(f"left out: {line}")
     if r.all or r.quantised is None:  # points of one's own, and not the published ones
@@ -136,10 +167,15 @@ def show(r: argparse.Namespace, console: Console) -> None:
             say(f"The data cannot separate {told}.")
     classes = [*r.classes, r.summary]
     say(table(CLASSES, classes, title="By class", bold=[len(r.classes)]))
-    if few := r.quantised:
-        title, classes = "Weights in few bits, and llama.cpp in 16: in no fit", few["classes"]
-        say(table(CLASSES, [*classes, few["summary"]], title=title, bold=[len(classes)]))
-        inside = [row.inside for row in few["points"] if row.inside is not None]
+    for title, judged in (("Weights in few bits, and llama.cpp in 16: in no fit", r.quantised),
+                          ("Experts, and several GPUs: in no fit", r.spread)):  # fmt: skip
+        if judged is None:
+            continue
+        if r.all:
+            say(table(POINTS, judged["points"], title=title))
+        classes = judged["classes"]
+        say(table(CLASSES, [*classes, judged["summary"]], title=title, bold=[len(classes)]))
+        inside = [row.inside for row in judged["points"] if row.inside is not None]
         say(f"{sum(inside)} of {len(inside)} lie in their interval.")
     say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
     if r.quantised:

@@ -129,14 +129,14 @@ class FusedModel(Model):
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
+        """As in `Model`."""
         if not picks(sample):
             return super().head(hidden, inputs, sample)
         rows = len(inputs.last_rows)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
-        logits, values, indices = self._partials(last, inputs.context_lens, sample)
-        tokens = torch.empty_like(inputs.context_lens)
+        logits, values, indices = self._partials(last, inputs.sampled_lens, sample)
+        tokens = torch.empty_like(inputs.last_rows)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
 

@@ -7,8 +7,9 @@ line says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -23,16 +24,20 @@ from mini_engine.cuda.graphs.backend import (
     why_no_gpu,
 )
 from mini_engine.cuda.model import KVCache, Model, measured_scales
+from mini_engine.cuda.ranks import Ranks, joined
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.batch import SchedulerLimits
-from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.engine import Completion, Engine, Proposer
 from mini_engine.engine.generation import (
+    PLAIN,
     OnToken,
+    Speculation,
     Tell,
+    check_draft,
     limits_for,
     mode_of,
     requests_for,
@@ -40,7 +45,9 @@ from mini_engine.engine.generation import (
     sizes_for,
     with_blocks_for,
 )
+from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
+from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
@@ -64,6 +71,7 @@ class Generation:
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
     report: CaptureReport
+    drafts: Hits  # of speculation
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
@@ -86,6 +94,7 @@ def generate(
     steps_per_replay: int = 1,
     kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
+    speculation: Speculation = PLAIN,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
@@ -95,50 +104,113 @@ def generate(
     plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, and for a model that does not fit the memory.
+    too long for the context, for a draft model that does not fit the other, and for a model that
+    does not fit the memory.
     """
+    ranks = joined()
+    if ranks and ranks.rank:  # the first one tells
+        tell, on_token = (lambda _: None), None
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
-    limits = limits_for(config, len(prompts))
+    asked = {
+        "model": config, "prompts": list(prompts), "mode": mode, "capture_sizes": capture_sizes,
+        "max_new_tokens": max_new_tokens, "quant": quant, "kv_dtype": kv_dtype,
+        "steps_per_replay": steps_per_replay, "sampling": sampling, "dtype": dtype,
+        "speculation": speculation,
+    }  # fmt: skip
+    mine = shard_of(config, ranks, asked)
+    limits = limits_for(config, len(prompts), speculation)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = with_blocks_for(limits, requests)
-    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
+    limits = limits_that_fit(mine, limits, backend, dtype, tell, kv_dtype, quant)
+    if ranks:  # they schedule alike, and so with as many blocks
+        limits = replace(limits, num_blocks=min(ranks.told(limits.num_blocks)))
     for request in requests:
         limits.check(request)
     # A graph's attention is built for the longest context, so it is worth knowing.
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
-    weights = load_weights(config, folder, backend.device, dtype, quant)
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
-    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    runner = runner_of(
-        weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
-        sampling=sampling.temperature > 0,
-    )  # fmt: skip
-    report = runner.capture()
-    for line in report.lines():
-        tell(line)
+
+    def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
+        """A runner of this model, with its graphs captured."""
+        sizes = sizes_for(mode, limits, capture_sizes, tell)
+        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+        runner = runner_of(
+            weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
+            sampling=sampling.temperature > 0,
+        )  # fmt: skip
+        report = ranks.together(runner.capture) if ranks else runner.capture()
+        if ranks:
+            graphs = report.graphs
+            ranks.together(lambda: ranks.check_alike({"graphs": graphs}))
+        for line in report.lines():
+            tell(line)
+        return runner, report
+
+    proposer: Proposer | None = Ngram() if speculation.num_tokens else None
+    if speculation.draft_model:
+        draft_folder = resolve_model(speculation.draft_model)
+        draft = ModelConfig.from_folder(draft_folder)
+        check_draft(config, draft, requests)
+        draft_weights = load_weights(draft, draft_folder, backend.device, dtype, quant)
+        drafting, _ = captured(draft_weights, replace(limits, num_speculative_tokens=0))
+        proposer = DraftModel(drafting, drafting.dispatcher)
+    load = partial(load_weights, config, folder, backend.device, dtype, quant, ranks)
+    runner, report = captured(ranks.together(load) if ranks else load(), limits)
     if steps_per_replay > 1 and not runner.several.captured:
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
-    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
+    completions = run_all(engine, requests, on_token)
     return Generation(
         config.name,
         str(backend.device),
-        mode_of(dispatcher),
-        kernels_of(runner.model, mode),
+        mode_of(runner.dispatcher),
+        kernels_of(runner.model, mode, drafts=proposer is not None),
         runner.model.pdl,
         steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         report,
+        engine.scheduler.drafts,
     )
 
 
+@torch.inference_mode()
+def open_engine(
+    config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
+    capture_sizes: Sequence[int] | None, tell: Tell,
+) -> Engine:  # fmt: skip
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    backend = nearest_backend(tell)
+    dtype = dtype_for(backend, tell)
+    limits = limits_that_fit(config, limits, backend, dtype, tell)
+    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    weights = load_weights(config, folder, backend.device, dtype)
+    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)
+    for line in runner.capture().lines():
+        tell(line)
+    return Engine(runner, limits, dispatcher)
+
+
 # ---------------------------------------------------------------- the best that works here
+
+
+def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, object]) -> ModelConfig:
+    """What this process computes of the model. Raises ValueError, on the first rank for all, where
+    they were asked for different things, or cannot share the model."""
+    if ranks is None:
+        return config
+
+    def alike() -> ModelConfig:
+        ranks.check_alike(asked)
+        return config.shard(ranks.count)
+
+    return ranks.together(alike)
 
 
 def nearest_backend(tell: Tell) -> GraphBackend:
@@ -199,6 +271,8 @@ def decoding_model(
 
 def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]) -> str | None:
     """Why the kernels cannot run this model here, in one line; None where they can."""
+    if config.experts or config.ranks > 1:
+        return f"no kernel of ours {'computes experts' if config.experts else 'sums over ranks'}"
     if reason := no_triton():
         return reason
     if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:
@@ -210,13 +284,14 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
     return None
 
 
-def kernels_of(model: Model, mode: str) -> Kernels:
+def kernels_of(model: Model, mode: str, *, drafts: bool = False) -> Kernels:
     """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it.
 
-    Pieces are cut at attention, in the middle of a fused kernel: there the kernels are nine.
+    Pieces are cut at attention, in the middle of a fused kernel, and a decode with drafts runs as a
+    prompt does: there the kernels are nine.
     """
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
-    return 9 if model.kernels_per_layer and pieces else model.kernels_per_layer
+    return 9 if model.kernels_per_layer and (pieces or drafts) else model.kernels_per_layer
 
 
 def no_triton() -> str | None:

@@ -32,8 +32,15 @@ class StepInputs:
     slot_mapping: Tensor  # (T,)
     query_lens: Tensor  # (R,)
     context_lens: Tensor  # (R,)
-    last_rows: Tensor  # (R,)
+    last_rows: Tensor  # (R q,)
     block_table: Tensor  # (R, max_blocks)
+
+    @property
+    def sampled_lens(self) -> Tensor:
+        """Tokens of the context up to each row that is sampled, that row included. (R q,)"""
+        if len(self.last_rows) == len(self.context_lens):
+            return self.context_lens
+        return self.positions.index_select(0, self.last_rows) + 1
 
 
 class StaticInputs:
@@ -41,7 +48,9 @@ class StaticInputs:
 
     def __init__(self, limits: SchedulerLimits, max_tokens: int, device: torch.device) -> None:
         self.limits, self.max_tokens = limits, max_tokens
-        self._shapes = step_shapes(max_tokens, limits.max_num_seqs, max_blocks(limits))
+        self._shapes = step_shapes(
+            max_tokens, limits.max_num_seqs, max_blocks(limits), limits.decode_query_len
+        )
         size = sum(prod(shape) for shape in self._shapes.values())
         on_gpu = device.type == "cuda"
         self._device = torch.zeros(size, dtype=torch.int32, device=device)
@@ -59,12 +68,9 @@ class StaticInputs:
                 f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
                 f"{self.max_tokens} tokens of 1 to {most} requests; make larger ones"
             )
-        return StepInputs(
-            **{
-                name: buffer[: num_tokens if name in PER_TOKEN else num_reqs]
-                for name, buffer in self._whole.items()
-            }
-        )
+        rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in self._whole}
+        rows["last_rows"] *= self.limits.decode_query_len
+        return StepInputs(**{name: whole[: rows[name]] for name, whole in self._whole.items()})
 
     def clear(self) -> None:
         """Zeros everywhere: what a warm-up may read."""

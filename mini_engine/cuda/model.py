@@ -1,4 +1,5 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every variant.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family, dense or with Qwen3's experts, in plain PyTorch:
+the reference of every variant.
 
 In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
      `Attention` that fits the step.
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mini_engine.cuda import experts
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.inputs import StepInputs
@@ -96,10 +98,9 @@ class Model:
                 rows = as_bytes(cache).view(-1, *new.shape[1:])
                 rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
             attended = attend(q, keys, values, scales)
-            residual = residual + self.product(attended.flatten(1), layer.o)
-            gate_up = self.product(self._norm(residual, layer.post_norm), layer.gate_up)
-            gate, up = gate_up.chunk(2, dim=-1)
-            residual = residual + self.product(functional.silu(gate) * up, layer.down)
+            residual = residual + self._summed(self.product(attended.flatten(1), layer.o))
+            normed = self._norm(residual, layer.post_norm)
+            residual = residual + self._summed(self._mlp(normed, layer))
         return residual
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
@@ -113,10 +114,13 @@ class Model:
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
+        """Logits of each row that is sampled, one a request or more with drafts, (R q, V), and the
+        token drawn from each, (R q,) int32."""
         last = self._norm(hidden.index_select(0, inputs.last_rows), self.weights.final_norm)
-        logits = functional.linear(last, self.weights.lm_head)
-        return logits, sample(logits, inputs.context_lens)
+        logits, ranks = functional.linear(last, self.weights.lm_head), self.weights.ranks
+        if ranks and logits.shape[1] < self.config.vocab_size:
+            logits = ranks.gathered(logits)
+        return logits, sample(logits, inputs.sampled_lens)
 
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
         """Make `inputs` the next decode step, in place: each request's new token is its input.
@@ -168,6 +172,29 @@ class Model:
             _, tokens = self.next_step(self.body(inputs, attention), inputs, sample)
             written.append(tokens)
         return torch.stack(written)
+
+    def _summed(self, x: Tensor) -> Tensor:
+        """x, of which each of several ranks has a part."""
+        return self.weights.ranks.sum(x) if self.weights.ranks else x
+
+    def _mlp(self, x: Tensor, layer: LayerWeights) -> Tensor:
+        """x and the result (T, H)."""
+        if layer.router is not None:
+            return self._experts(x, layer, layer.router)
+        gate, up = self.product(x, layer.gate_up).chunk(2, dim=-1)
+        return self.product(functional.silu(gate) * up, layer.down)
+
+    def _experts(self, x: Tensor, layer: LayerWeights, router: Tensor) -> Tensor:
+        e = self.config.experts
+        assert e
+        weights, ids = experts.route(x, router, e)
+        gate_up, down = (
+            m if isinstance(m, Tensor) else dequantized(m).to(x.dtype)
+            for m in (layer.gate_up, layer.down)
+        )
+        by_expert = gate_up.view(e.count, 2 * e.width, -1), down.view(e.count, -1, e.width)
+        compute = experts.grouped if experts.can_group(x) else experts.masked
+        return compute(x, *by_expert, weights, ids)
 
     def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor, Tensor | None]]:
         c = self.cache

@@ -10,7 +10,8 @@ A batch of decodes runs in the kernels of a `FusedModel`: in NONE from Python, i
 for decodes alone, of one step and of `limits.steps_per_replay`. A prompt of which one token is left
 is no decode: another request may fill the block before it in this very step (rule 2 of
 engine/prefix_cache.py), and where a kernel stores K and V and attends, no row may read what another
-one writes.
+one writes. So it is with a decode and its drafts: those, and all decodes where the limits have room
+for drafts, run as prompts do, in FULL from a graph of as many requests as the rung has room for.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ class TorchRunner:
         nothing but an argmax."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
-        self.sample: Sampler = (
-            SeededSampler(limits.max_num_seqs, backend.device) if sampling else greedy
-        )
+        self.width = limits.decode_query_len  # rows that are sampled, of each request
+        rows = limits.max_num_seqs * self.width
+        self.sample: Sampler = SeededSampler(rows, backend.device) if sampling else greedy
         dispatcher.graphs_captured = False
+        self._reqs = {d.num_tokens: d.num_reqs or 0 for d in dispatcher.descriptors()}  # of FULL
         pieces = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
         largest = max([limits.max_num_batched_tokens, *pieces, *full])
@@ -69,9 +71,11 @@ class TorchRunner:
             backend, lambda rung, attention: self.model.body(self._inputs_of(rung), attention),
             pieces, self.pool, stream,
         )  # fmt: skip
-        mixed = [] if dispatcher.mode.separate_routine() else full
-        self.mixed = GraphRunner(backend, self._mixed_forward, mixed, self.pool, stream)
-        decodes = [rung for rung in full if rung <= limits.max_num_seqs]
+        self._decodes_alone = dispatcher.mode.separate_routine() and self.width == 1
+        self.mixed = GraphRunner(
+            backend, self._mixed_forward, [] if self._decodes_alone else full, self.pool, stream
+        )
+        decodes = [rung for rung in full if rung <= limits.max_num_seqs and self.width == 1]
         one_step = partial(self._decode_forward, 1)
         self.full = GraphRunner(backend, one_step, decodes, self.pool, stream)
         several_steps = partial(self._decode_forward, limits.steps_per_replay)
@@ -95,11 +99,11 @@ class TorchRunner:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step, or `batch.steps`: stage the inputs, run the graph of the descriptor, sample.
-        Returns the tokens, step by step in the order of the entries that sample."""
+        Returns the tokens, step by step in the order of the rows that are sampled."""
         self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
-        params = [entry.request.sampling for entry in batch.entries]
+        params = [entry.request.sampling for entry in batch.entries for _ in range(self.width)]
         if isinstance(self.sample, SeededSampler):
             self.sample.set_rows(params)
         else:
@@ -114,10 +118,10 @@ class TorchRunner:
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
             attention = self.model.live_attention(batch)
-            if self.model.static_decodes and not batch.has_prefill:
+            if self.model.static_decodes and not batch.has_prefill and self.width == 1:
                 attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
             tokens = self._tokens(step, attention)
-        sampling = [row for row, entry in enumerate(batch.entries) if entry.samples]
+        sampling = batch.sampled_rows(self.width)
         sampled = tokens.view(batch.steps, -1).tolist()  # waits for the device, once
         return [now[row] for now in sampled for row in sampling]
 
@@ -131,7 +135,7 @@ class TorchRunner:
         NONE."""
         report = CaptureReport()
         self.dispatcher.graphs_captured = False
-        serving = self.full if self.dispatcher.mode.separate_routine() else self.mixed
+        serving = self.full if self._decodes_alone else self.mixed
         modes = {self.piecewise: CUDAGraphMode.PIECEWISE, serving: CUDAGraphMode.FULL}
         try:
             self.inputs.clear()
@@ -164,9 +168,10 @@ class TorchRunner:
         return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _mixed_forward(self, rung: int) -> Tensor:
-        """A step of any mix of prompts and decodes, with an attention whose shapes are fixed."""
+        """A step of any mix of prompts and decodes, or of decodes with drafts: an attention whose
+        shapes are fixed runs it."""
         attention = self.model.captured_attention(max_blocks(self.limits))
-        return self._tokens(self._inputs_of(rung), attention)
+        return self._tokens(self.inputs.view(rung, self._reqs[rung]), attention)
 
     def _decode_forward(self, steps: int, rung: int) -> Tensor:
         """So many decode steps, each fed by the one before: tokens (R,), or (steps, R)."""

@@ -28,12 +28,12 @@ def greedy(logits: Tensor, context_lens: Tensor) -> Tensor:  # noqa: ARG001 (a S
 
 
 class SeededSampler:
-    """The parameters of each row of a batch, (max_num_seqs,) each, in static buffers: graphs hold
+    """The parameters of each row that is sampled, (max_rows,) each, in static buffers: graphs hold
     their addresses. Rows are greedy until `set_rows`."""
 
-    def __init__(self, max_num_seqs: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, device: torch.device) -> None:
         # One buffer, so that one copy from the host fills all five.
-        self._buffer = torch.empty(5, max_num_seqs, dtype=torch.int32, device=device)
+        self._buffer = torch.empty(5, max_rows, dtype=torch.int32, device=device)
         self.temperatures, self.top_ps, self.log_min_ps = self._buffer[:3].view(torch.float32)
         self.top_ks, self.seeds = self._buffer[3:]
         self._rows: list[SamplingParams] | None = None

@@ -22,6 +22,7 @@ from torch import Tensor
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.quantized_checkpoint import quantized_rows
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, quantize
+from mini_engine.cuda.ranks import Ranks
 from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,
@@ -52,19 +53,22 @@ class LayerWeights:
     k_norm: Tensor | None = None  # (head_dim,), qwen3 only
     o: Matrix  # (hidden, q)
     post_norm: Tensor  # (hidden,)
-    gate_up: Matrix  # (2 intermediate, hidden): rows of gate, then of up
-    down: Matrix  # (hidden, intermediate)
+    gate_up: Matrix  # (2 intermediate, hidden): rows of gate, then of up; of each expert in turn
+    down: Matrix  # (hidden, intermediate); of each expert in turn
+    router: Tensor | None = None  # (experts, hidden), of a mixture only
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A whole model. A tied `lm_head` is the same tensor as `embed`."""
+    """A whole model, or what one of several ranks has of it. A tied `lm_head` is the same tensor as
+    `embed`, or its rows of this rank."""
 
     config: ModelConfig
     embed: Tensor  # (vocab, hidden)
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # (hidden,)
     lm_head: Tensor  # (vocab, hidden)
+    ranks: Ranks | None = None  # all that have a part
 
     @property
     def quantized(self) -> bool:
@@ -87,10 +91,11 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     quant: str | None = None,
+    ranks: Ranks | None = None,
 ) -> Weights:
-    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does, for
-    numbers as `checkpoint.check_numbers` does, and for `quant` where the checkpoint is quantised
-    already."""
+    """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
+    `checkpoint.stored_tensors` does, for numbers as `checkpoint.check_numbers` does, and for
+    `quant` where the checkpoint is quantised already."""
     stored = stored_tensors(config, folder)
 
     def checked(name: str, numbers: Tensor) -> None:
@@ -98,8 +103,15 @@ def load_weights(
         check_numbers(stored[name], float(least), float(most))
 
     def fill(name: str, rows: Tensor) -> None:
-        checked(name, rows.copy_(as_tensor(stored[name])))
+        whole = as_tensor(stored[name])
+        checked(name, rows.copy_(ranks.part(whole, rows.shape) if ranks else whole))
 
+    if ranks:
+        mine = _assemble(config.shard(ranks.count), device, dtype, fill, quant)
+        if config.tie_word_embeddings:
+            wanted = torch.Size((mine.config.vocab_rows, config.hidden_size))
+            mine = replace(mine, lm_head=ranks.part(mine.embed, wanted))
+        return replace(mine, ranks=ranks)
     kind = config.quantization
     if kind is None:
         return _assemble(config, device, dtype, fill, quant)
@@ -136,7 +148,10 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     if quant is None:
         return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
-    beside = 0 if config.quantization else 2 * config.intermediate_size * config.hidden_size
+    rows = (
+        config.experts.count * config.experts.width if config.experts else config.intermediate_size
+    )
+    beside = 0 if config.quantization else 2 * rows * config.hidden_size
     return stored_as(plain, quant).held + beside * plain.dtype_bytes
 
 

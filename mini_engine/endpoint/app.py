@@ -4,9 +4,7 @@ In:  a `Backend`, an address. Out: answers, whole or streamed as server-sent eve
 
 POST /v1/completions, /v1/chat/completions; GET /v1/models, /health, /metrics.
 
-A client that goes away takes its request with it, for aiohttp then cancels the handler. A reader
-who takes nothing for `READER_S` is cut off. At SIGTERM nobody new is let in, and who is being
-served is served to the end, for `drain_s` at most.
+A client that goes away takes its request with it, for aiohttp then cancels the handler.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import math
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -30,9 +27,8 @@ from mini_engine.endpoint.protocol import Answer, Body, Refused, read_body
 from mini_engine.engine.generation import Tell
 
 BODY_BYTES = 1 << 23
-READER_S = 60.0
+READER_S = 60.0  # who takes nothing for so long is cut off
 DONE = b"data: [DONE]\n\n"
-SSE = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 
 class Endpoint:
@@ -75,16 +71,15 @@ class Endpoint:
         return web.json_response(refused.body, status=refused.status, headers=refused.headers)
 
     async def models(self, _: web.Request) -> web.Response:
-        model = {"id": self.backend.model, "object": "model", "created": self.created,
-                 "owned_by": "launch-bound",
-                 "max_model_len": self.backend.limits.max_model_len}  # fmt: skip
+        about = {"owned_by": "launch-bound", "max_model_len": self.backend.limits.max_model_len}
+        model = {"id": self.backend.model, "object": "model", "created": self.created, **about}
         return web.json_response({"object": "list", "data": [model]})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(status=503 if self.ending.is_set() else 200)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        scheduler, streams = self.backend.scheduler, len(self.core.streams)
+        scheduler, streams = self.backend.steps.scheduler, len(self.core.streams)
         return web.Response(text=self.core.metrics.text(self.backend.model, scheduler, streams))
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -133,7 +128,10 @@ class Endpoint:
         self, request: web.Request, body: Body, base: dict[str, Any], answer: Answer, stream: Stream
     ) -> web.StreamResponse:
         """Server-sent events: a chunk for each token, usage if it is asked for, [DONE]."""
-        reply, chat = web.StreamResponse(headers=SSE), body.messages is not None
+        reply, chat = (
+            web.StreamResponse(headers={"Content-Type": "text/event-stream"}),
+            body.messages is not None,
+        )
         await reply.prepare(request)
         base = {**base, "object": "chat.completion.chunk"} if chat else base
 
@@ -168,16 +166,13 @@ async def serve(
     drain_s: float = 30.0, tell: Tell = lambda line: None,
 ) -> Core:  # fmt: skip
     """Serve until SIGTERM or Ctrl-C, and then until everyone has been served or `drain_s` is over.
-
-    Raises OSError where the address cannot be had, and RuntimeError when the engine has failed.
-    """
+    Raises OSError where the address cannot be had, and RuntimeError when the engine has failed."""
     endpoint = Endpoint(backend, max_queue=max_queue, api_key=api_key)
-    how: dict[str, Any] = {"access_log": None, "handler_cancellation": True}
-    runner = web.AppRunner(endpoint.app, shutdown_timeout=0.1, **how)
+    core, app = endpoint.core, endpoint.app
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)
     await site.start()
-    core = endpoint.core
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, endpoint.ending.set)
     core.start()
@@ -185,10 +180,9 @@ async def serve(
     await endpoint.ending.wait()
     await site.stop()  # connections that are open stay open
     tell(f"no new requests; {len(core.streams)} are served to the end")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(drain_s):
-            while core.streams:
-                await asyncio.sleep(0.02)
+    until = time.monotonic() + drain_s
+    while core.streams and time.monotonic() < until:
+        await asyncio.sleep(0.02)
     await runner.cleanup()
     core.stop()
     if core.fault:

@@ -2,73 +2,36 @@
 
 In:  names of a model, a wing, a mode, limits.
 Out: a `Backend`: an engine that takes one step at a time, and how text becomes its tokens.
-
-The **predicted** engine is the simulated server of `serve` (`serving.replay.Replica`): the
-scheduler decides, the step model says how long a step takes, and the step's tokens are given out
-when that time has passed. Its clock goes by predictions alone: what Python and a sleep that is too
-long add to one step is caught up in the next. So gaps between tokens are right on average as long
-as the machine keeps up.
-
-The **real** ones are the engine on the simulated GPU, which computes in numpy, and on the CUDA wing
-or its emulator: tokens of a checkpoint, as fast as they are computed.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.endpoint.chat import ChatTemplate
-from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.generation import MAX_CONTEXT, SHIPPED, Tell, sizes_for
-from mini_engine.engine.scheduler import Scheduler
+from mini_engine.engine.generation import MAX_CONTEXT, SHIPPED, Tell
+from mini_engine.model.chat import ChatTemplate
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import TextStream, Tokenizer
 from mini_engine.server import Server
+from mini_engine.serving.realtime import RealTime
 from mini_engine.serving.replay import Replica
+from mini_engine.step.cards import load_spec
 
-Step = tuple[ScheduledBatch, BatchDescriptor]
 BLOCK_SIZE = 16  # tokens
 
 
-class Predicted:
-    """A `Replica` whose steps take, on the wall's clock, the time that they are predicted to."""
-
-    def __init__(self, replica: Replica) -> None:
-        self.replica, self.scheduler = replica, replica.scheduler
-        self.cancel = replica.cancel
-        self._began = time.perf_counter()
-
-    @property
-    def now_us(self) -> float:
-        return (time.perf_counter() - self._began) * 1e6
-
-    def submit(self, request: Request) -> None:
-        self.replica.enter(request, self.now_us)
-
-    def step(self) -> Step | None:
-        """Returns when the tokens may be given out; None: nobody is there."""
-        if not self.scheduler.has_unfinished:
-            return None
-        done = self.replica.step()
-        time.sleep(max(0.0, self.replica.now_us - self.now_us) / 1e6)
-        return done
-
-
-class Real:
-    """An `Engine`, one step at a time."""
-
+class Real:  # an `Engine`, one step at a time
     def __init__(self, engine: Engine) -> None:
         self.engine, self.scheduler = engine, engine.scheduler
         self.submit, self.cancel = engine.submit, engine.cancel
 
-    def step(self) -> Step | None:
+    def step(self) -> tuple[ScheduledBatch, BatchDescriptor] | None:
         record = self.engine.step()
         return (record.batch, record.descriptor) if record else None
 
@@ -76,8 +39,8 @@ class Real:
 class Placeholder:
     """A prediction has no text: each of its tokens is a word."""
 
-    def push(self, token_id: int) -> str:  # noqa: ARG002
-        return " token"
+    def push(self, token_id: int) -> str:
+        return " token" * (token_id >= 0)
 
     def finish(self) -> str:
         return ""
@@ -86,16 +49,12 @@ class Placeholder:
 @dataclass(frozen=True)
 class Backend:
     model: str  # as clients name it
-    steps: Predicted | Real  # driven by one thread
+    steps: RealTime | Real  # driven by one thread
     tokenizer: Tokenizer
     template: ChatTemplate
     pieces: Callable[[], TextStream | Placeholder]  # the text of an answer, as its tokens come
     eos_ids: Collection[int] = ()
     vocab_size: int = 2**31  # token ids are below
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return self.steps.scheduler
 
     @property
     def limits(self) -> SchedulerLimits:
@@ -108,13 +67,11 @@ def predicted(
 ) -> Backend:  # fmt: skip
     """`tokenizer`: the folder of one in whose tokens prompts are counted. Raises ValueError as
     `Server.sized` does, and for a folder without a tokenizer."""
-    sized = server.sized(mode, capture_sizes)
+    sized, folder = server.sized(mode, capture_sizes), resolve_model(tokenizer)
     limits = replace(sized.limits, prefix_caching=prefix_caching)
-    steps, folder = Replica(server.costs, limits, sized.dispatcher), resolve_model(tokenizer)
-    template = ChatTemplate(folder)
-    return Backend(
-        server.config.name, Predicted(steps), Tokenizer(folder, ()), template, Placeholder
-    )
+    steps = RealTime(Replica(server.costs, limits, sized.dispatcher))
+    words, template = Tokenizer(folder, ()), ChatTemplate(folder)
+    return Backend(server.config.name, steps, words, template, Placeholder)
 
 
 def real(
@@ -124,47 +81,26 @@ def real(
 ) -> Backend:  # fmt: skip
     """The engine of a wing ("sim" or "cuda") over a checkpoint's folder or hub id, its graphs
     captured. The cache holds `max_num_seqs` requests of `max_model_len` tokens, where they fit.
-
-    Raises ValueError for a folder that is no checkpoint, and for what does not fit.
-    """
+    Raises ValueError for a folder that is no checkpoint, and for what does not fit."""
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)
     context = min(config.max_position_embeddings, max_model_len or MAX_CONTEXT)
-    config = replace(config, max_position_embeddings=context)  # RoPE's tables
     seqs = max_num_seqs or 16
     limits = SchedulerLimits(
         seqs, max(max_num_batched_tokens or 256, seqs), 1 + seqs * -(-context // BLOCK_SIZE),
         BLOCK_SIZE, context, prefix_caching=prefix_caching, steps_per_replay=steps_per_replay,
     )  # fmt: skip
-
-    def dispatcher_of(limits: SchedulerLimits) -> GraphDispatcher:
-        sizes = sizes_for(mode, limits, capture_sizes, tell)
-        return GraphDispatcher(mode, sizes, limits.max_num_seqs)
-
-    runner: Any  # of either wing
+    how = (config, folder, limits, mode, capture_sizes, tell)
     if wing == "cuda":
         from mini_engine.cuda import generate as cuda
-        from mini_engine.cuda import weights as cuda_weights
 
-        backend = cuda.nearest_backend(tell)
-        dtype = cuda.dtype_for(backend, tell)
-        limits = cuda.limits_that_fit(config, limits, backend, dtype, tell)
-        dispatcher = dispatcher_of(limits)
-        loaded = cuda_weights.load_weights(config, folder, backend.device, dtype)
-        runner = cuda.runner_of(loaded, limits, dispatcher, backend, 5, tell, sampling=True)
+        engine = cuda.open_engine(*how)
     else:
-        from mini_engine.sim.device import Device
-        from mini_engine.sim.runner import SimRunner
-        from mini_engine.sim.weights import load_weights
-        from mini_engine.step.cards import load_spec
+        from mini_engine.sim import generate as sim
 
-        device, dispatcher = Device(load_spec(spec)), dispatcher_of(limits)
-        weights = load_weights(config, folder)
-        runner = SimRunner(device, config, weights, limits, dispatcher, sampling=True)
-    for line in runner.capture().lines():
-        tell(line)
+        engine = sim.open_engine(*how, load_spec(spec))
     return Backend(
-        config.name, Real(Engine(runner, limits, dispatcher)), tokenizer, ChatTemplate(folder),
+        config.name, Real(engine), tokenizer, ChatTemplate(folder),
         tokenizer.stream, config.eos_token_ids, config.vocab_size,
     )  # fmt: skip

@@ -4,8 +4,7 @@ In:  the body of a POST to /v1/completions or /v1/chat/completions.
 Out: a `Body` and the `Request` that it asks for; an `Answer`, its text up to a stop string; or a
      `Refused`, in OpenAI's error form (https://platform.openai.com/docs/api-reference).
 
-What vLLM takes beside OpenAI's parameters (top_k, min_p, ignore_eos, continuous_usage_stats) is
-taken here, too. What would change the answer and is not supported is refused, not passed over.
+Some of vLLM's own parameters are taken, too. What is not supported is refused, not passed over.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "response_format": ({"type": "text"},),
     "repetition_penalty": (1,), "min_tokens": (0,), "stop_token_ids": ([],),
 }  # fmt: skip
-# Those that say who asks and what for, and nothing about the answer.
-INERT = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
-         "parallel_tool_calls")  # fmt: skip
+INERT = "user metadata store service_tier prompt_cache_key safety_identifier parallel_tool_calls"
 COMPLETION_TOKENS = 16  # of /v1/completions by default
 
 
@@ -41,9 +38,8 @@ class Refused(Exception):
         self, status: int, message: str, code: str | None = None, param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(message)
-        kind = "rate_limit_error" if status == 429 else "invalid_request_error"
-        kind = kind if status < 500 else "server_error"
+        kinds = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+        kind = kinds.get(status, "invalid_request_error")
         self.status, self.headers = status, headers
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
@@ -60,6 +56,11 @@ class Message:
     content: str | list[Part]
     name: str | None = None
 
+    @property
+    def text(self) -> str:
+        parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
+        return "".join(parts)
+
 
 @dataclass(frozen=True)
 class StreamOptions:
@@ -69,8 +70,6 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class Body:
-    """What is read of a body. A field that is null counts as left out."""
-
     model: str | None = None
     prompt: str | list[Any] | None = None
     messages: list[Message] | None = None
@@ -101,7 +100,7 @@ def read_body(content: bytes, backend: Backend, number: str, *, chat: bool) -> t
             if (value := given.pop(name, None)) is not None and value not in neutral:
                 words = f"{name} {in_short(value)} is not supported here: leave it out"
                 raise Refused(400, words, "unsupported_value", name)
-        body = typed(Body, {k: v for k, v in given.items() if k not in INERT}, "body")
+        body = typed(Body, {k: v for k, v in given.items() if k not in INERT.split()}, "body")
         if body.model not in (None, backend.model):
             words = f"the model {in_short(body.model)} does not exist: this is {backend.model}"
             raise Refused(404, words, "model_not_found", "model")
@@ -135,11 +134,7 @@ def _prompt(body: Body, backend: Backend, *, chat: bool) -> list[int]:
         raise ValueError(f"give {'messages, one at least' if chat else 'a prompt'}, and no "
                          f"{'prompt' if chat else 'messages'}")  # fmt: skip
     if chat:
-        messages = [
-            {"role": one.role, "content": one.content if isinstance(one.content, str)
-             else "".join(part.text for part in one.content)}
-            for one in body.messages or ()
-        ]  # fmt: skip
+        messages = [{"role": one.role, "content": one.text} for one in body.messages or ()]
         # a template writes the tokens that stand at a text's beginning itself
         text, plain = backend.template.render(messages), backend.template.source is None
         return tokenizer.encode(text, special=plain)
@@ -155,13 +150,13 @@ def _prompt(body: Body, backend: Backend, *, chat: bool) -> list[int]:
 class Answer:
     """The text of one answer, piece by piece, up to a stop string."""
 
-    def __init__(
-        self, pieces: TextStream | Placeholder, stops: list[str], prompt_tokens: int
-    ) -> None:
-        self._pieces, self._stops, self._held = pieces, stops, ""
+    ended: str | None = None  # why
+    tokens = 0
+
+    def __init__(self, pieces: TextStream | Placeholder, stops: list[str], prompt: int) -> None:
+        """`prompt`: its tokens."""
+        self._pieces, self._stops, self._held, self._prompt = pieces, stops, "", prompt
         self._keep = max(map(len, stops), default=1) - 1  # may be the beginning of a stop string
-        self.prompt_tokens, self.tokens = prompt_tokens, 0
-        self.ended: str | None = None  # why
 
     def push(self, tokens: list[int], ended: str | None) -> str:
         """The text that is certain after these tokens."""
@@ -176,5 +171,6 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens,
-                "total_tokens": self.prompt_tokens + self.tokens}  # fmt: skip
+        total = self._prompt + self.tokens
+        names = ("prompt_tokens", "completion_tokens", "total_tokens")
+        return dict(zip(names, (self._prompt, self.tokens, total), strict=True))

@@ -41,12 +41,21 @@ class SchedulerLimits:
     preemption: str = "recompute"  # or "swap", or "cheaper": whichever costs less time
     host_blocks: int = 0  # blocks of K and V that host memory holds for swapped requests
     steps_per_replay: int = 1  # decode steps of one launch, where the runner has graphs for it
+    num_speculative_tokens: int = 0  # drafts of a decode, checked in its step (speculation.py)
 
     def __post_init__(self) -> None:
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len")
         for name in (*positive, "steps_per_replay"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.num_speculative_tokens < 0:
+            raise ValueError(f"num_speculative_tokens is {self.num_speculative_tokens}: give 0 up")
+        if self.num_speculative_tokens and self.steps_per_replay > 1:
+            raise ValueError(
+                f"num_speculative_tokens is {self.num_speculative_tokens} and steps_per_replay "
+                f"{self.steps_per_replay}: drafts are checked by the host after every step, so "
+                "leave one of them at its default"
+            )
         if self.preemption not in PREEMPTIONS:
             raise ValueError(
                 f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
@@ -59,6 +68,11 @@ class SchedulerLimits:
                 f"{self.max_num_seqs}: a step must hold a token of every running request, so give "
                 "it at least as many tokens as requests"
             )
+
+    @property
+    def decode_query_len(self) -> int:
+        """Tokens of a decode in one step: the last known one, and its drafts."""
+        return 1 + self.num_speculative_tokens
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the request could never be served, however long it waits."""
@@ -120,6 +134,7 @@ class ScheduledRequest(NamedTuple):
     block_table: tuple[int, ...]  # long enough for start + query_len tokens
     is_prefill: bool  # starts below num_prefill: a chunk, even if only one token long
     samples: bool  # includes the last known token, whose row gives the next one
+    drafts: tuple[int, ...] = ()  # guesses that follow the last known token, in this step only
 
     @property
     def request(self) -> Request:
@@ -132,7 +147,19 @@ class ScheduledRequest(NamedTuple):
     @property
     def token_ids(self) -> list[int]:
         """The query_len input tokens."""
-        return self.state.token_ids(self.start, self.context_len)
+        return [*self.state.token_ids(self.start, self.context_len), *self.drafts]
+
+    @property
+    def num_sampled(self) -> int:
+        """Its last rows whose logits are sampled: that of the last known token, and its drafts'."""
+        return 1 + len(self.drafts) if self.samples else 0
+
+    def confirmed(self, drawn: Sequence[int]) -> Sequence[int]:
+        """Of the tokens drawn at its sampled rows, those that count: as long as each draft is what
+        was drawn before it, and the first that is not."""
+        pairs = enumerate(zip(self.drafts, drawn, strict=False))
+        right = next((i for i, (draft, token) in pairs if draft != token), len(self.drafts))
+        return drawn[: right + 1]
 
 
 @dataclass(frozen=True)
@@ -162,6 +189,11 @@ class ScheduledBatch:
     @property
     def query_lens(self) -> tuple[int, ...]:
         return tuple(entry.query_len for entry in self.entries)
+
+    def sampled_rows(self, width: int) -> list[int]:
+        """Where the tokens that were sampled stand, if each entry has `width` rows for them."""
+        counts = enumerate(entry.num_sampled for entry in self.entries)
+        return [first * width + i for first, count in counts for i in range(count)]
 
     @property
     def context_lens(self) -> tuple[int, ...]:

@@ -5,8 +5,10 @@ In a step, data flows one way:
     Scheduler.step() -> batch -> GraphDispatcher.dispatch() -> descriptor
                      -> runner.execute(batch, descriptor) -> tokens -> Scheduler.update()
 
-With `limits.steps_per_replay` a batch of decodes that a full graph runs is made to take several
-steps (`Scheduler.for_steps`). Their tokens come back together, so that is when they are known.
+A `Proposer` guesses what comes after the last known token of each decode, and the same step checks
+it (speculation.py). With `limits.steps_per_replay` a batch of decodes that a full graph runs takes
+several steps (`Scheduler.for_steps`). Either way, several tokens of a request come back together,
+so that is when they are known.
 
 The engine knows no clock, no device and no model. The runner has all three: the simulated GPU,
 a real one, or a fake in the tests.
@@ -40,10 +42,19 @@ class Runner(Protocol):
 
         First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
         slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
-        id for each entry that `samples`, in order, step after step. A batch has several steps only
-        where the runner's graphs feed their tokens back: it then has `steps_of(descriptor)`, how
-        many decode steps a batch that is run as this can take at once.
+        id for each row that is sampled (`num_sampled`), in order, step after step. A batch has
+        several steps only where the runner's graphs feed their tokens back: it then has
+        `steps_of(descriptor)`, how many decode steps a batch that is run as this can take at once.
         """
+        ...
+
+
+class Proposer(Protocol):
+    """What guesses the next tokens of requests."""
+
+    def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The same batch with `drafts` in each entry that has room for some (`for_drafts`): its
+        context is so much longer than its known text."""
         ...
 
 
@@ -96,11 +107,19 @@ class Engine:
         dispatcher: GraphDispatcher,
         *,
         saves_us: SavesUs | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         """`saves_us`: what preempting by swap saves, for `preemption` "cheaper".
 
-        Raises ValueError for limits of several steps a replay with a runner of single ones.
+        Raises ValueError for limits of several steps a replay with a runner of single ones, and
+        for limits that have room for drafts with nobody to propose them.
         """
+        if limits.num_speculative_tokens and proposer is None:
+            raise ValueError(
+                f"num_speculative_tokens is {limits.num_speculative_tokens}, and nothing proposes "
+                "them: give the engine a proposer (speculation.Ngram or DraftModel)"
+            )
+        self.proposer = proposer
         self.runner = runner
         self.scheduler = scheduler_for(limits, saves_us)
         self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
@@ -127,6 +146,8 @@ class Engine:
         batch = self.scheduler.step()
         if batch is None:
             return None
+        if self.proposer:
+            batch = self.proposer.propose(self.scheduler.for_drafts(batch))
         # A prefill chunk that happens to be one token long is no decode: has_prefill says so.
         uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
         descriptor = self.dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -21,13 +22,27 @@ OnToken = Callable[[int, int], None]  # (index of the prompt, token id)
 Tell = Callable[[str], object]  # is given a line for people
 
 
-def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
-    """Limits for a few prompts: a budget of 64 tokens a step, blocks of 16 tokens."""
+class Speculation(NamedTuple):
+    """How the next tokens of a request are drafted (engine/speculation.py)."""
+
+    num_tokens: int = 0  # drafts of each decode; 0: none
+    draft_model: str | None = None  # a checkpoint that writes them; None: n-grams
+
+
+PLAIN = Speculation()
+
+
+def limits_for(
+    config: ModelConfig, num_prompts: int, speculation: Speculation = PLAIN
+) -> SchedulerLimits:
+    """Limits for a few prompts: a budget of 64 tokens a step, or as many as all decodes have with
+    their drafts, and blocks of 16 tokens."""
     seqs = min(max(num_prompts, 1), 16)
     context = min(config.max_position_embeddings, MAX_CONTEXT)
     return SchedulerLimits(
         max_num_seqs=seqs,
-        max_num_batched_tokens=64,
+        max_num_batched_tokens=max(64, seqs * (1 + speculation.num_tokens)),
+        num_speculative_tokens=speculation.num_tokens,
         num_blocks=1 + seqs * -(-context // 16),
         block_size=16,
         max_model_len=context,
@@ -82,7 +97,10 @@ def sizes_for(
     """The sizes to capture: those given or, with None, vLLM's. `tell` gets a line that names the
     given ones that no step can reach. Raises ValueError for a size below 1."""
     top = limits.max_num_batched_tokens
-    sizes = default_capture_sizes(limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode)
+    sizes = default_capture_sizes(
+        limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode,
+        num_speculative_tokens=limits.num_speculative_tokens,
+    )  # fmt: skip
     dropped = sorted({size for size in capture_sizes or () if size > top})
     if dropped and parse(CUDAGraphMode, mode) is not CUDAGraphMode.NONE:
         tell(
@@ -90,6 +108,21 @@ def sizes_for(
             "tokens" + ("" if sizes else "; none is left, so every step runs eagerly")
         )
     return sizes
+
+
+def check_draft(config: ModelConfig, draft: ModelConfig, requests: Sequence[Request]) -> None:
+    """Raises ValueError for a draft model whose tokens are others, or whose context is shorter."""
+    if draft.vocab_size != config.vocab_size:
+        raise ValueError(
+            f"draft model {draft.name} has {draft.vocab_size:,} tokens and {config.name} "
+            f"{config.vocab_size:,}: take one with the same tokenizer"
+        )
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    if draft.max_position_embeddings < longest:
+        raise ValueError(
+            f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens, "
+            f"and this takes {longest:,}: ask for less, or draft by n-grams"
+        )
 
 
 def mode_of(dispatcher: GraphDispatcher) -> str:

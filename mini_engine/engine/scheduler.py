@@ -26,6 +26,7 @@ is in the middle of its prompt, since a partial chunk takes the whole rest of th
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from mini_engine.engine.batch import (
     Request,
@@ -47,6 +48,7 @@ class Scheduler:
         self.prefix_cache = SharingPool(*sizes) if limits.prefix_caching else None
         self.pool = self.prefix_cache or BlockPool(*sizes)
         self.first_hits, self.resumed_hits = Hits(), Hits()  # of the prefix cache
+        self.drafts = Hits()  # how many were checked, and how many were right
         self.waiting: deque[RequestState] = deque()
         self.running: list[RequestState] = []
         self._ids: set[str] = set()  # of waiting and running requests
@@ -97,29 +99,34 @@ class Scheduler:
     ) -> tuple[list[tuple[RequestState, int]], list[RequestState]]:
         """Record what the step did.
 
-        `tokens`: the sampled ones, step by step, and in each step one for every entry that samples.
-        Returns the tokens that count, each with its request, in the same order, and the requests
-        that have ended; their blocks are free. A token behind the end of its request does not
-        count.
+        `tokens`: the sampled ones, step by step, and in each step one for every entry that samples,
+        and one for each of its drafts. Returns the tokens that count, each with its request, in the
+        same order, and the requests that have ended; their blocks are free. A token behind the end
+        of its request does not count, and none behind a draft that was wrong.
 
         Raises ValueError for another number of tokens; nothing has changed then.
         """
-        sampling = [entry.state for entry in batch.entries if entry.samples]
-        if len(tokens) != batch.steps * len(sampling):
+        sampling = [entry for entry in batch.entries if entry.samples]
+        if len(tokens) != batch.steps * sum(entry.num_sampled for entry in sampling):
             raise ValueError(
                 f"{len(tokens)} tokens for {len(sampling)} entries that sample in {batch.steps} "
-                "steps: expected one each a step"
+                "steps: expected one each a step, and one for each draft"
             )
         for entry in batch.entries:
-            entry.state.num_computed += entry.query_len - entry.samples
+            entry.state.num_computed += entry.query_len - entry.num_sampled
         written: list[tuple[RequestState, int]] = []
-        for state, token in zip(sampling * batch.steps, tokens, strict=True):
-            if state.finish_reason is None:
-                state.num_computed += 1
-                state.output.append(token)
-                state.finish_reason = state.request.ends_with(token, len(state.output))
-                written.append((state, token))
-        finished = [state for state in sampling if state.finish_reason]
+        drawn = iter(tokens)
+        for entry in sampling * batch.steps:
+            state, confirmed = entry.state, entry.confirmed([*islice(drawn, entry.num_sampled)])
+            self.drafts.asked += len(entry.drafts)
+            self.drafts.hit += len(confirmed) - 1
+            for token in confirmed:
+                if state.finish_reason is None:
+                    state.num_computed += 1
+                    state.output.append(token)
+                    state.finish_reason = state.request.ends_with(token, len(state.output))
+                    written.append((state, token))
+        finished = [entry.state for entry in sampling if entry.state.finish_reason]
         for state in finished:
             self.pool.free(state.request.request_id)
             self._ids.remove(state.request.request_id)
@@ -149,6 +156,27 @@ class Scheduler:
             for entry, end in zip(batch.entries, ends, strict=True)
         )
         return replace(batch, entries=entries, steps=steps)
+
+    def for_drafts(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The batch with room behind each decode for drafts, as many as the limits say, and their
+        values still to come (`drafts`).
+
+        They take what is left of the budget and of the free blocks: nobody waits and nobody is
+        preempted for tokens that are only hoped for. The last token that a request may write is
+        never drafted: there would be nothing to check after it.
+        """
+        budget = self.limits.max_num_batched_tokens - batch.num_tokens
+        entries = list(batch.entries)
+        for row, entry in enumerate(entries):
+            request, left = entry.request, entry.request.max_new_tokens - len(entry.state.output)
+            count = min(self.limits.num_speculative_tokens, left - 1, budget)
+            end = entry.context_len + count
+            if entry.is_prefill or not self.pool.has_room(request.request_id, end):
+                continue
+            budget -= count
+            table = self.pool.allocate(request.request_id, end)
+            entries[row] = entry._replace(query_len=entry.query_len + count, block_table=table)
+        return replace(batch, entries=tuple(entries))
 
     def _schedule_running(self, scheduled: list[ScheduledRequest], preempted: list[Request]) -> int:
         """Give each running request its tokens, oldest first; return the remaining budget.

@@ -7,7 +7,7 @@ In:  a `ScheduledBatch`. Out: int32 arrays, named as in the `StepInputs` of each
     slot_mapping   (T,)  cache slot for the token's K and V; slot 0 belongs to no request
     query_lens     (R,)  tokens of each request in this step
     context_lens   (R,)  tokens of its whole context, this step's included
-    last_rows      (R,)  row of its last token, whose logits are sampled
+    last_rows      (R q,)  rows of its last q tokens, to be sampled; without drafts q is 1
     block_table    (R, max_blocks)  its cache blocks, in order
 
 Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0.
@@ -32,11 +32,14 @@ def max_blocks(limits: SchedulerLimits) -> int:
     return -(-limits.max_model_len // limits.block_size)
 
 
-def step_shapes(num_tokens: int, num_reqs: int, blocks: int) -> dict[str, tuple[int, ...]]:
+def step_shapes(
+    num_tokens: int, num_reqs: int, blocks: int, decode_query_len: int = 1
+) -> dict[str, tuple[int, ...]]:
     """The shape of each array for a step of this size. The block table comes last."""
     return {
         **dict.fromkeys(PER_TOKEN, (num_tokens,)),
         **dict.fromkeys(PER_REQUEST, (num_reqs,)),
+        "last_rows": (num_reqs * decode_query_len,),
         "block_table": (num_reqs, blocks),
     }
 
@@ -45,6 +48,7 @@ def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDA
     """All arrays of a batch, without padding."""
     arrays = token_arrays(batch.entries, limits.block_size)
     arrays |= request_arrays(batch.entries, max_blocks(limits))
+    arrays["last_rows"] = sampled_rows(batch.entries, limits.decode_query_len)
     return {name: np.asarray(array, np.int32) for name, array in arrays.items()}
 
 
@@ -64,6 +68,17 @@ def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[s
         positions += own
         slots += [slot_of(entry.block_table, p, block_size) for p in own]
     return {"input_ids": tokens, "positions": positions, "slot_mapping": slots}
+
+
+def sampled_rows(entries: Sequence[ScheduledRequest], decode_query_len: int) -> list[int]:
+    """decode_query_len rows of each request: that of its last known token and those of its drafts;
+    for each draft that it lacks of the most, its last row once more."""
+    ends = np.cumsum([entry.query_len for entry in entries]).tolist()
+    return [
+        min(end - max(entry.num_sampled, 1) + i, end - 1)
+        for entry, end in zip(entries, ends, strict=True)
+        for i in range(decode_query_len)
+    ]
 
 
 def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str, ArrayLike]:

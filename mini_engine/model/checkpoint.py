@@ -91,6 +91,12 @@ def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[in
         gate_up                 mlp.gate_proj.weight, then up_proj
         down                    mlp.down_proj.weight
 
+    A mixture of experts has the same matrices of each expert, one expert's rows under another's:
+
+        router                  mlp.gate.weight: (experts, hidden)
+        gate_up                 mlp.experts.0.gate_proj.weight, then its up_proj, then those of 1
+        down                    mlp.experts.0.down_proj.weight, then that of 1
+
     Fields that the model lacks are left out: `config.qkv_bias` and `config.qk_norm` say whether it
     has them (of the families, only qwen2 has the biases, and only qwen3 the norms of q and k).
     """
@@ -108,10 +114,15 @@ def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[in
         parts["k_norm"] = {f"{attention}.k_norm.weight": (head_dim,)}
     parts["o"] = {f"{attention}.o_proj.weight": (hidden, config.q_size)}
     parts["post_norm"] = {f"{layer}.post_attention_layernorm.weight": (hidden,)}
+    mlps = [f"{layer}.mlp"]
+    if config.experts:
+        parts["router"] = {f"{layer}.mlp.gate.weight": (config.experts.count, hidden)}
+        mlps = [f"{layer}.mlp.experts.{expert}" for expert in range(config.experts.count)]
+        inter = config.experts.width
     parts["gate_up"] = {
-        f"{layer}.mlp.{part}_proj.weight": (inter, hidden) for part in ("gate", "up")
+        f"{mlp}.{part}_proj.weight": (inter, hidden) for mlp in mlps for part in ("gate", "up")
     }
-    parts["down"] = {f"{layer}.mlp.down_proj.weight": (hidden, inter)}
+    parts["down"] = {f"{mlp}.down_proj.weight": (hidden, inter) for mlp in mlps}
     return parts
 
 
@@ -127,7 +138,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes |= tensors
     shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[LM_HEAD] = (config.vocab_size, config.hidden_size)
+        shapes[LM_HEAD] = (config.vocab_rows, config.hidden_size)
     return shapes
 
 

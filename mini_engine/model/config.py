@@ -3,11 +3,13 @@
     ModelConfig.from_folder("checkpoints/tiny-qwen3").hidden_size      # 160
     named_shape("qwen3-0.6b").q_size                                   # 2048: 16 heads of 128
 
-It reads three families of dense decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on
-each head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`).
-A feature that the engine does not compute is refused by its name, since the model would load and
-write nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted
-that do not change what a step launches: RoPE, the layout of the file, fp8 weights.
+It reads three families of decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on each
+head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`). In
+qwen3_moe a mixture of experts takes the place of each MLP. With several GPUs (tensor parallel),
+`shard` is the model that one of them has: a decoder of fewer heads and narrower MLPs. A feature
+that the engine does not compute is refused by its name, since the model would load and write
+nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted that do
+not change what a step launches: RoPE, the layout of the file, fp8 weights, attention sinks.
 """
 
 from __future__ import annotations
@@ -22,16 +24,45 @@ from mini_engine.model.quantization import StoredQuantization, is_fp8
 from mini_engine.model.rope import RopeJson, RopeScaling, rope_frequencies
 
 Dtype = Literal["float32", "float16", "bfloat16"]
-SAME_AS = {"mistral": "llama", "phi3": "llama", "seed_oss": "qwen2"}  # model_type -> family
+SAME_AS = {  # model_type -> family
+    "mistral": "llama", "phi3": "llama", "mixtral": "llama", "seed_oss": "qwen2",
+    "gpt_oss": "qwen2", "qwen3_moe": "qwen3",
+}  # fmt: skip
+MIXTURES = ("qwen3_moe", "gpt_oss", "mixtral")
 SLIDING = ("mistral", "phi3")  # a window needs no use_sliding_window
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 LARGEST = 10**10  # of a size, and of RoPE's base
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: a router scores all MLPs of a layer for each token, and the token is
+    computed by the best `active` of them. Raises ValueError for more than there are."""
+
+    count: int
+    active: int  # for each token
+    width: int  # intermediate size of one
+    normalized: bool  # are the weights of a token's experts scaled to sum to 1
+    mxfp4: bool = False  # are their matrices in 4 bits: predicted, never loaded
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
+            raise ValueError(
+                f"num_experts_per_tok is {in_short(self.active)} of {in_short(self.count)} experts "
+                f"of {in_short(self.width)}, expected 1 to as many as there are"
+            )
+
+    def touched(self, tokens: float) -> float:
+        """How many experts of a layer compute something for so many tokens, expected for a router
+        that chooses each as often as any other: count * (1 - (1 - active / count) ** tokens)."""
+        return float(self.count * (1 - (1 - self.active / self.count) ** tokens))
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """One dense decoder. Raises ValueError, naming the field, if the sizes do not fit together.
-    `hidden_size` may differ from num_heads * head_dim, so code must use `q_size` for attention."""
+    """One decoder, or what one of `ranks` GPUs has of it. Raises ValueError, naming the field, if
+    the sizes do not fit together. `hidden_size` may differ from num_heads * head_dim, so code must
+    use `q_size` for attention."""
 
     name: str
     family: str  # "qwen2" | "qwen3" | "llama": whose step it is
@@ -54,6 +85,8 @@ class ModelConfig:
     quantization: StoredQuantization | None = None  # of the checkpoint's matrices
     fp8: bool = False  # are the checkpoint's matrices in fp8: predicted, never loaded
     sliding_window: int | None = None  # where it is what limits max_position_embeddings
+    experts: Experts | None = None  # in place of each layer's MLP
+    ranks: int = 1  # GPUs that compute a step together, each with 1/ranks of heads and MLPs
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -85,6 +118,42 @@ class ModelConfig:
     @property
     def dtype_bytes(self) -> int:
         return DTYPE_BYTES[self.dtype]
+
+    @property
+    def mlp_columns(self) -> int:
+        """Numbers between the matrices of a layer's MLP, for each token."""
+        e = self.experts
+        return e.active * e.width if e else self.intermediate_size
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the head on this rank. A vocabulary that cannot be shared is whole on each."""
+        return self.vocab_size // (1 if self.vocab_size % self.ranks else self.ranks)
+
+    def touched_share(self, tokens: float) -> float:
+        """Of the experts' weights, what a step of so many tokens reads. 1 for a dense decoder."""
+        return self.experts.touched(tokens) / self.experts.count if self.experts else 1.0
+
+    def shard(self, ranks: int) -> ModelConfig:
+        """What one of `ranks` GPUs has of the whole model: every matrix cut by heads, by
+        intermediate size or by vocabulary, norms whole. A KV head that must serve several ranks is
+        on each of them. Raises ValueError for a number that does not divide."""
+        inner = self.experts.width if self.experts else self.intermediate_size
+        sizes = {"num_heads": self.num_heads, "intermediate_size": inner}
+        if ranks < self.num_kv_heads:
+            sizes["num_kv_heads"] = self.num_kv_heads
+        for name, size in sizes.items():
+            if size % ranks:
+                raise ValueError(f"{self.name}: {name} {size} does not divide by {ranks} ranks")
+        if self.quantization:
+            raise ValueError(f"{self.name}: packed weights are not cut; load the plain checkpoint")
+        experts = self.experts and replace(self.experts, width=inner // ranks)
+        return replace(
+            self, num_heads=self.num_heads // ranks,
+            num_kv_heads=max(self.num_kv_heads // ranks, 1),
+            intermediate_size=self.intermediate_size if experts else inner // ranks,
+            experts=experts, ranks=ranks,
+        )  # fmt: skip
 
     def rope_frequencies(self) -> tuple[float, ...]:
         """Of each pair of a head, in radians per position: head_dim / 2 floats (64-bit)."""
@@ -149,7 +218,9 @@ class _ConfigJson(_Ends):
     here must be in the file: other defaults of transformers are the shape of some 7B model, so a
     missing size would give a wrong model instead of an error."""
 
-    model_type: Literal["qwen2", "qwen3", "llama", "mistral", "phi3", "seed_oss"]
+    model_type: Literal[
+        "qwen2", "qwen3", "llama", "mistral", "phi3", "seed_oss", "qwen3_moe", "gpt_oss", "mixtral"
+    ]
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -169,6 +240,14 @@ class _ConfigJson(_Ends):
     use_sliding_window: bool = False
     hidden_act: Literal["silu"] = "silu"
     quantization_config: dict[str, Any] | None = None
+    # of a mixture of experts
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    num_experts_per_tok: int | None = None
+    moe_intermediate_size: int | None = None
+    norm_topk_prob: bool = False
+    decoder_sparse_step: int = 1
+    mlp_only_layers: tuple[int, ...] = ()
 
 
 def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
@@ -185,6 +264,10 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
             scaling = typed(RopeScaling, said, key, more=True)
         if j.model_type == "phi3":
             raise ValueError("model_type is 'phi3', whose files hold q, k and v as one tensor")
+        if j.model_type == "mixtral":
+            raise ValueError("model_type is 'mixtral', whose tensors have names of their own")
+        if j.model_type == "gpt_oss":
+            raise ValueError("model_type is 'gpt_oss', whose attention sinks are not computed")
         if fp8:
             raise ValueError("quantization_config: fp8, whose weights are not read")
     except ValueError as error:
@@ -199,10 +282,13 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     if theta is None or kv_heads is None:
         raise ValueError(f"{'rope_theta' if theta is None else 'num_key_value_heads'} is missing")
     if head_dim is None:
-        head_dim = 128 if j.model_type in ("qwen3", "seed_oss") else j.hidden_size // max(heads, 1)
-    packed = None
-    if quantized and not fp8:
+        own = j.model_type in ("qwen3", "seed_oss", "qwen3_moe")
+        head_dim = 128 if own else j.hidden_size // max(heads, 1)
+    packed, mxfp4 = None, quantized.get("quant_method") == "mxfp4"
+    if quantized and not fp8 and not mxfp4:
         packed = typed(StoredQuantization, quantized, "quantization_config", more=True)
+        if j.model_type in MIXTURES:
+            raise ValueError("quantization_config: experts in 4 bits are not read")
     window = j.sliding_window if j.use_sliding_window or j.model_type in SLIDING else None
     longest = min(j.max_position_embeddings, window or j.max_position_embeddings)
     return ModelConfig(
@@ -227,12 +313,28 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
         quantization=packed,
         fp8=fp8,
         sliding_window=window if longest < j.max_position_embeddings else None,
+        experts=_experts_of(j, mxfp4=mxfp4) if j.model_type in MIXTURES else None,
     )
+
+
+def _experts_of(j: _ConfigJson, *, mxfp4: bool) -> Experts:
+    """Raises ValueError for what is missing, and for layers that have one MLP as in a dense
+    decoder."""
+    if j.decoder_sparse_step != 1 or j.mlp_only_layers:
+        raise ValueError("decoder_sparse_step, mlp_only_layers: not every layer has experts")
+    count, active = j.num_experts or j.num_local_experts, j.num_experts_per_tok
+    own = j.model_type == "qwen3_moe"
+    width = j.moe_intermediate_size if own else j.intermediate_size
+    if count is None or active is None or width is None:
+        missing = {"num_experts": count, "num_experts_per_tok": active}
+        name = next((n for n, value in missing.items() if value is None), "moe_intermediate_size")
+        raise ValueError(f"{name} is missing")
+    return Experts(count, active, width, j.norm_topk_prob or not own, mxfp4)
 
 
 # Of released models, with the address of each file.
 _PATH = Path(__file__).with_name("shapes.json")
 SHAPES = {
-    name: ModelConfig.from_dict(fields, f"{_PATH}: {name}", name)  # type: ignore[arg-type]
+    name: ModelConfig.from_dict(fields, f"{_PATH}: {name}", name, predicted=True)  # type: ignore[arg-type]
     for name, fields in read_object(_PATH).items()
 }

@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 
-WIDE, LEFT, RIGHT, ROW, STRIPE = 736, 168, 640, 60, 9  # pixels; lanes go from LEFT to RIGHT
+WIDE, LEFT, RIGHT, ROW, STRIPE = 520, 156, 432, 60, 9  # pixels; lanes go from LEFT to RIGHT
 PARTS = {"host": "host", "launch": "cpu", "graph": "cpu", "copy": "cpu"}  # of the CPU's lane
 KEY = (("cpu", "CPU launches"), ("host", "engine"), ("gpu", "GPU computes"), ("idle", "waits"))
 LOOK = """
-text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
+text{font:15px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
 .soft{fill:#59636e}.end{text-anchor:end}.page{fill:#fff}
 .cpu{fill:#e69f00}.gpu{fill:#0072b2}.host{fill:#8b8f98}.idle{fill:#e6e4de}
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.soft{fill:#9198a1}.page{fill:#101318}
@@ -55,7 +55,7 @@ def lanes_svg(steps: Mapping[str, Sequence[TraceEvent]]) -> str:
     longest = max(event.end_us - events[0].start_us for events in steps.values()
                   for event in events)  # fmt: skip
     rows = [_row(ROW * i, name, events, longest) for i, (name, events) in enumerate(steps.items())]
-    tall, places = ROW * len(rows) + 26, (LEFT, LEFT + 122, LEFT + 204, LEFT + 328)
+    tall, places = ROW * len(rows) + 26, (8, 136, 222, 362)
     key = "".join(
         f'<rect class="{part}" x="{x}" y="{tall - 19}" width="11" height="11"/>'
         f'<text class="soft" x="{x + 16}" y="{tall - 9}">{name}</text>'

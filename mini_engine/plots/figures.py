@@ -156,3 +156,40 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+.0f}%"))
         axes.set_xlabel("error of the prediction")
+
+
+# ---------------------------------------------------------------- fleets
+
+
+def fleet_costs(
+    points: Sequence[tuple[float, float, bool, str]], title: str, what: str, path: Path | str
+) -> None:
+    """(cost an hour, p99 of TTFT in ms, whether enough users are content, cards) of each fleet, and
+    the Pareto front: those that no other beats in both."""
+    caption = f"{PREDICTED}: {what}. The line joins those that no other beats in cost and in p99."
+    with canvas(path, (12, 8), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        for content, colour, label in (
+            (False, PALE, "too few are content"),
+            (True, BLUE, "content"),
+        ):
+            some = [point for point in points if point[2] is content]
+            x, y = [point[0] for point in some], [point[1] for point in some]
+            axes.scatter(x, y, s=60, color=colour, edgecolors=GREY, label=label, zorder=2)
+        front = pareto_front([point[:2] for point in points])
+        axes.plot(*zip(*front, strict=True), "-", color=BLACK, linewidth=1.5, zorder=1)
+        names = {point[:2]: point[3] for point in reversed(points)}
+        for place in (*front[:1], *front[-1:]) if len(front) > 1 else front:
+            axes.annotate(names[place], place, xytext=(8, 8), textcoords="offset points")
+        axes.set_xlabel("cost an hour")
+        log_ticks(axes, "TTFT p99 (ms)")
+        axes.legend(loc="upper right")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points of which none is lower in both, from the left to the right."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted({*points}):
+        if not front or y < front[-1][1]:
+            front.append((x, y))
+    return front

@@ -77,8 +77,10 @@ def replay(
 def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
     """Token ids of a prompt: those that all sharing prompts begin with, then its own."""
     shared = min(request.shared_tokens, request.prompt_tokens)
-    own = (number + 1) * OWN_TOKENS
-    return array("q", [*range(shared), *range(own, own + request.prompt_tokens - shared)])
+    own, first = (number + 1) * OWN_TOKENS, -request.prefix * OWN_TOKENS
+    return array(
+        "q", [*range(first, first + shared), *range(own, own + request.prompt_tokens - shared)]
+    )
 
 
 class BlockCounts(BlockPool):

@@ -62,6 +62,11 @@ class LogHistogram:
         self._counts[last_bin] += (terms - done) * weight
         self._book(terms * weight, first, last)
 
+    def merge(self, other: LogHistogram) -> None:
+        """Add all values of another one."""
+        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        self._book(other.count, other.min, other.max)
+
     def percentile(self, percent: float) -> float:
         """Nearest-rank percentile, within 0.25%, of one value or more."""
         rank = _rank(self.count, percent)

@@ -32,6 +32,7 @@ class TraceRequest:
     prompt_tokens: int
     output_tokens: int
     shared_tokens: int = 0  # all prompts begin with the same, as far as this says and they go
+    prefix: int = 0  # or rather, all that have the same number here
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +213,13 @@ def synthetic_trace(
 
 
 def with_shared_prefix(
-    requests: Iterable[TraceRequest], tokens: int, share: float, seed: int = 0
+    requests: Iterable[TraceRequest], tokens: int, share: float, seed: int = 0, prefixes: int = 1
 ) -> Iterator[TraceRequest]:
     """The requests, of which about `share` (0 to 1), chosen at random, begin with the same `tokens`
-    tokens, as with one system prompt. A shorter prompt is a beginning of it. Lengths stay."""
+    tokens, as with one system prompt. A shorter prompt is a beginning of it. Lengths stay.
+    With more `prefixes` than one, each begins with one of so many."""
     rng = random.Random(seed)
     for request in requests:
-        yield replace(request, shared_tokens=tokens if rng.random() < share else 0)
+        shared = tokens if rng.random() < share else 0
+        prefix = rng.randrange(prefixes) if prefixes > 1 else 0
+        yield replace(request, shared_tokens=shared, prefix=prefix)

@@ -9,8 +9,11 @@ from pathlib import Path
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine import generation
-from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.batch import SchedulerLimits
+from mini_engine.engine.engine import Completion, Engine, Proposer
+from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
+from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.clocks import Counters
@@ -39,6 +42,7 @@ class Generation:
     counters: Counters  # of serving, without capture
     simulated_us: float
     report: CaptureReport
+    drafts: Hits  # of speculation
 
 
 def open_checkpoint(folder: Path | str) -> Checkpoint:
@@ -59,6 +63,7 @@ def generate(
     capture_sizes: Sequence[int] | None = None,
     kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
+    speculation: generation.Speculation = generation.PLAIN,
     on_token: generation.OnToken | None = None,
     tell: generation.Tell = lambda line: None,
 ) -> Generation:
@@ -66,31 +71,65 @@ def generate(
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
     kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given lines for
-    people. Raises `ValueError` for an empty prompt, for one that does not fit the context, and for
-    weights that are not finite; `MemoryError` for a model that does not fit.
+    people. Raises `ValueError` for an empty prompt, for one that does not fit the context, for a
+    draft model that does not fit the other, and for weights that are not finite; `MemoryError` for
+    a model that does not fit.
     """
-    tokenizer, limits = checkpoint.tokenizer, generation.limits_for(checkpoint.config, len(prompts))
+    tokenizer = checkpoint.tokenizer
+    limits = generation.limits_for(checkpoint.config, len(prompts), speculation)
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
-    # Tables of RoPE for no more positions than can occur.
-    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
-    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    runner = SimRunner(
-        device, config, checkpoint.weights, limits, dispatcher,
-        kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
-    )  # fmt: skip
-    report = runner.capture()
-    for line in report.lines():
-        tell(line)
+
+    def runner_of(model: Checkpoint, limits: SchedulerLimits) -> tuple[SimRunner, CaptureReport]:
+        """A runner of this model on the device, with its graphs captured."""
+        sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
+        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+        # Tables of RoPE for no more positions than can occur.
+        config = replace(model.config, max_position_embeddings=limits.max_model_len)
+        runner = SimRunner(
+            device, config, model.weights, limits, dispatcher,
+            kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
+        )  # fmt: skip
+        report = runner.capture()
+        for line in report.lines():
+            tell(line)
+        return runner, report
+
+    proposer: Proposer | None = Ngram() if speculation.num_tokens else None
+    if speculation.draft_model:
+        draft = ModelConfig.from_folder(speculation.draft_model)
+        generation.check_draft(checkpoint.config, draft, requests)
+        drafting, _ = runner_of(
+            open_checkpoint(speculation.draft_model), replace(limits, num_speculative_tokens=0)
+        )
+        proposer = DraftModel(drafting, drafting.dispatcher)
+    runner, report = runner_of(checkpoint, limits)
     before, began = device.counters.copy(), device.cpu_us
-    completions = generation.run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
+    completions = generation.run_all(engine, requests, on_token)
     return Generation(
-        generation.mode_of(dispatcher),
+        generation.mode_of(runner.dispatcher),
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         device.counters.since(before),
         device.cpu_us - began,
         report,
+        engine.scheduler.drafts,
     )
+
+
+def open_engine(
+    config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
+    capture_sizes: Sequence[int] | None, tell: generation.Tell, spec: DeviceSpec,
+) -> Engine:  # fmt: skip
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    dispatcher = GraphDispatcher(
+        mode, generation.sizes_for(mode, limits, capture_sizes, tell), limits.max_num_seqs
+    )
+    config = replace(config, max_position_embeddings=limits.max_model_len)
+    weights = load_weights(config, folder)
+    runner = SimRunner(Device(spec), config, weights, limits, dispatcher, sampling=True)
+    for line in runner.capture().lines():
+        tell(line)
+    return Engine(runner, limits, dispatcher)

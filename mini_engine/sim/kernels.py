@@ -221,6 +221,68 @@ def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
     out[...] = gate / (F32(1) + np.exp(-gate)) * up
 
 
+# ---------------------------------------------------------------- a mixture of experts
+
+
+@kernel(
+    bytes=lambda chosen, ids, scores, **_: chosen.nbytes + scores.nbytes,
+    flops=lambda chosen, ids, scores, **_: 4 * scores.size,
+)
+def top_k(
+    chosen: np.ndarray, ids: np.ndarray, scores: np.ndarray, *, normalized: bool = False
+) -> None:
+    """Softmax of a token's scores of all experts; the k largest shares, and whose they are. chosen
+    (T, k), ids (T, k) int32, scores (T, experts). `normalized`: scaled to sum to 1."""
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    ids[...] = np.argsort(-shares, axis=-1, kind="stable")[:, : ids.shape[1]]
+    chosen[...] = np.take_along_axis(shares, ids, axis=-1)
+    if normalized:
+        chosen /= chosen.sum(axis=-1, keepdims=True)
+
+
+@kernel(bytes=lambda order, ids: 4 * order.size)
+def sort_by_expert(order: np.ndarray, ids: np.ndarray) -> None:
+    """The pairs of a token and an expert, one expert's after another's. order (T * k,) int32."""
+    order[...] = np.argsort(ids.reshape(-1), kind="stable")
+
+
+def _touched(out: Buffer, weight: Buffer) -> float:
+    """The share of the experts that so many tokens are expected to need (`Experts.touched`): what
+    a router chooses is known on the device alone."""
+    tokens, active, width = out.shape
+    return 1 - (1 - active * width / weight.shape[0]) ** tokens
+
+
+@kernel(
+    bytes=lambda out, x, weight, *_: out.nbytes + x.nbytes + weight.nbytes * _touched(out, weight),
+    flops=lambda out, x, weight, *_: 2 * out.size * weight.shape[1],
+    kind="product",
+    indices=(3, 4),
+)
+def grouped_linear(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, ids: np.ndarray, order: np.ndarray
+) -> None:
+    """out[t, j] = x[t] times the matrix of token t's expert j. out (T, k, N); x (T, K), or (T, k,
+    K) with a row for each expert; weight (experts * N, K), one expert's rows under another's. Every
+    row is multiplied by itself, as in `linear`; `order` has those of one expert side by side."""
+    tokens, active, width = out.shape
+    rows, sorted_ids = out.reshape(-1, width), ids.reshape(-1)[order]
+    wide = x.reshape(tokens, -1, weight.shape[1])
+    inputs = np.broadcast_to(wide, (tokens, active, weight.shape[1])).reshape(-1, weight.shape[1])
+    for expert in np.unique(sorted_ids):
+        mine = order[sorted_ids == expert]
+        result = np.empty((len(mine), width), out.dtype)
+        linear.function(result, inputs[mine], weight[expert * width : (expert + 1) * width])
+        rows[mine] = result
+
+
+@kernel(flops=lambda out, parts, chosen: 2 * parts.size)
+def expert_sum(out: np.ndarray, parts: np.ndarray, chosen: np.ndarray) -> None:
+    """out[t] = what its experts say, weighted. out (T, H), parts (T, k, H), chosen (T, k)."""
+    out[...] = (parts * chosen[:, :, None]).sum(axis=1)
+
+
 @kernel(bytes=lambda out, x, rows: 2 * out.nbytes, indices=(2,))
 def select_rows(out: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
     """out[r] = x[rows[r]]: each request's last token. out (R, H), x (T, H), rows (R,) int32."""

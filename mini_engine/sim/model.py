@@ -1,4 +1,5 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family on the simulated device.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family, or Qwen3's mixture of experts, on the simulated
+device.
 
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
@@ -46,11 +47,22 @@ LAYER = (
      "scales"),
     (k.linear, "block_out", "attended", "o"),
     (k.add_rms_norm, "normed", "residual", "block_out", "post_norm"),
+)  # fmt: skip
+MLP = (
     (k.linear, "gate_up_out", "normed", "gate_up"),
     (k.silu_mul, "activated", "gate_up_out"),
     (k.linear, "block_out", "activated", "down"),
-    (k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),
-)  # fmt: skip
+)
+EXPERTS = (
+    (k.linear, "scores", "normed", "router"),
+    (k.top_k, "chosen", "chosen_ids", "scores"),
+    (k.sort_by_expert, "order", "chosen_ids"),
+    (k.grouped_linear, "gate_up_out", "normed", "gate_up", "chosen_ids", "order"),
+    (k.silu_mul, "activated", "gate_up_out"),
+    (k.grouped_linear, "expert_out", "activated", "down", "chosen_ids", "order"),
+    (k.expert_sum, "block_out", "expert_out", "chosen"),
+)
+END = ((k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),)
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,12 @@ class StepInputs:
     query_lens: Buffer  # (R,) tokens of each request in this step
     context_lens: Buffer  # (R,) tokens of its whole context, this step's included
     block_table: Buffer  # (R, max_blocks) its cache blocks, in order
-    last_rows: Buffer  # (R,) row of its last token, whose logits are sampled
+    last_rows: Buffer  # (R q,) rows of its last q tokens, whose logits are sampled
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The same addresses, cut to a step of this size."""
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
+        rows["last_rows"] *= len(self.last_rows) // len(self.query_lens)
         return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
 
 
@@ -140,21 +153,30 @@ class Model:
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
         c, tokens = self.config, len(inputs.input_ids)
-        widths = {
-            "residual": c.hidden_size, "normed": c.hidden_size, "block_out": c.hidden_size,
-            "qkv_out": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
-            "gate_up_out": 2 * c.intermediate_size, "activated": c.intermediate_size,
+        widths: dict[str, tuple[int, ...]] = {
+            "residual": (c.hidden_size,), "normed": (c.hidden_size,), "block_out": (c.hidden_size,),
+            "qkv_out": (c.q_size + 2 * c.kv_size,), "q": (c.q_size,), "attended": (c.q_size,),
+            "gate_up_out": (2 * c.intermediate_size,), "activated": (c.intermediate_size,),
         }  # fmt: skip
+        indices: dict[str, tuple[int, ...]] = {}
+        if e := c.experts:
+            indices = {"chosen_ids": (tokens, e.active), "order": (tokens * e.active,)}
+            widths |= {
+                "scores": (e.count,), "chosen": (e.active,),
+                "gate_up_out": (e.active, 2 * e.width), "activated": (e.active, e.width),
+                "expert_out": (e.active, c.hidden_size),
+            }  # fmt: skip
         in_head, in_layer = self.labels
         norms = [*(layer["input_norm"] for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
-            values = {n: scratch.empty(tokens, w, dtype=self.dtype) for n, w in widths.items()}
+            values = {n: scratch.empty(tokens, *w, dtype=self.dtype) for n, w in widths.items()}
+            values |= {n: scratch.empty(*w, dtype=INDEX) for n, w in indices.items()}
             values |= vars(inputs)
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
             self._run(HEAD, in_head, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
                 values |= layer | self.cache.layer(i) | {"next_norm": norms[i + 1]}
-                self._run(LAYER, in_layer, values)
+                self._run((*LAYER, *(EXPERTS if e else MLP), *END), in_layer, values)
             return scratch.keep(values["normed"])
 
     def _run(
@@ -165,8 +187,10 @@ class Model:
             buffers = [values[name] for name in names if name in values]
             if "scales" in names and self.cache.scales:
                 kernel = IN_FP8[kernel.name]
-            eps = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
-            self.device.launch(kernel, *buffers, label=label, **eps)
+            scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
+            if kernel is k.top_k and self.config.experts:
+                scalars = {"normalized": self.config.experts.normalized}
+            self.device.launch(kernel, *buffers, label=label, **scalars)
 
     def head(
         self,
@@ -175,10 +199,10 @@ class Model:
         logits: Buffer | None = None,
         sampling: tuple[Buffer, Buffer] | None = None,
     ) -> Buffer:
-        """The next token of each request, (R,) int32. The caller frees it.
+        """The token after each of these rows, (S,) int32. The caller frees it.
 
-        It is the greedy one, unless `sampling` gives the requests' context lengths (R,) and the
-        `param_rows` to draw by, (R, 5). `logits` (R, V), if given, receives the logits.
+        It is the greedy one, unless `sampling` gives the positions of all tokens (T,) and the
+        `param_rows` to draw by, (S, 5). `logits` (S, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
@@ -188,7 +212,8 @@ class Model:
             self.device.launch(k.select_rows, selected, hidden, last_rows)
             self.device.launch(k.linear, logits, selected, self.lm_head, label="lm_head")
             if sampling:
-                self.device.launch(draw, tokens, logits, *sampling)
+                positions, params = sampling
+                self.device.launch(draw, tokens, logits, positions, last_rows, params)
             else:
                 self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)

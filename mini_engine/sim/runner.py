@@ -41,7 +41,8 @@ class ModelInputs(StaticInputs):
 
     def __init__(self, device: Device, limits: SchedulerLimits, max_tokens: int) -> None:
         self.max_num_seqs = limits.max_num_seqs
-        shapes = step_shapes(max_tokens, self.max_num_seqs, max_blocks(limits))
+        sizes = self.max_num_seqs, max_blocks(limits), limits.decode_query_len
+        shapes = step_shapes(max_tokens, *sizes)
         super().__init__(device, {name: (shape, "int32") for name, shape in shapes.items()})
 
     def view(self, rows: int) -> dict[str, Buffer]:
@@ -85,9 +86,10 @@ class SimRunner:
         self.model = Model(device, config, weights, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
+        self.width = limits.decode_query_len  # rows that are sampled, of each request
         self.params: Buffer | None = None  # of each row, where rows are drawn
         if sampling:
-            self.params = device.upload(param_rows([GREEDY] * limits.max_num_seqs))
+            self.params = device.upload(param_rows([GREEDY] * (limits.max_num_seqs * self.width)))
         self.pool, self.share_pool = device.memory.new_pool(), share_pool
         self.graphs: dict[CUDAGraphMode, GraphRunner] = {}  # what is captured, by run-time mode
 
@@ -99,7 +101,7 @@ class SimRunner:
         self.device.wait_until(us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """One step. Returns the sampled tokens, in the order of the entries that sample."""
+        """One step. Returns the sampled tokens, in the order of the rows that are sampled."""
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
@@ -108,25 +110,27 @@ class SimRunner:
         sampled = device.read(tokens)
         if descriptor.mode is not FULL or FULL not in self.graphs:  # a graph keeps its output
             device.free(tokens)
-        return [int(sampled[i]) for i, entry in enumerate(batch.entries) if entry.samples]
+        return [int(sampled[row]) for row in batch.sampled_rows(self.width)]
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first or in
         this order. Rungs that find no memory are dropped, here and in the dispatcher."""
         report, descriptors = CaptureReport(), self.dispatcher.descriptors()
+        reqs = {d.num_tokens: d.num_reqs or 0 for d in descriptors}  # of each FULL rung
         for mode in (PIECEWISE, FULL):
             rungs = sorted(d.num_tokens for d in descriptors if d.mode is mode)
             if not rungs:
                 continue
             if mode is PIECEWISE:
                 self.graphs[mode] = PiecewiseGraphRunner(
-                    self.device, lambda rung: self.model.body(self._at(rung)), self.inputs, rungs,
+                    self.device, lambda rung: self.model.body(StepInputs(**self.inputs.view(rung))),
+                    self.inputs, rungs,
                     SPLITTING_OPS, share_pool=self.share_pool, pool=self.pool,
                 )  # fmt: skip
             else:
                 self.graphs[mode] = GraphRunner(
-                    self.device, lambda rung: self._whole(self._at(rung)), self.inputs, rungs,
-                    share_pool=self.share_pool, pool=self.pool,
+                    self.device, lambda rung: self._whole(self.inputs.step(rung, reqs[rung])),
+                    self.inputs, rungs, share_pool=self.share_pool, pool=self.pool,
                 )  # fmt: skip
             captured = self.graphs[mode].capture(order)
             self.dispatcher.drop(mode, captured.dropped)
@@ -134,26 +138,24 @@ class SimRunner:
         return report
 
     def _launch(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> Buffer:
-        """Launch a step. Its sampled tokens, (R,) int32, once the GPU is done."""
+        """Launch a step. Its sampled tokens, (R q,) int32, once the GPU is done."""
         arrays = step_arrays(batch, self.limits)
         params = [entry.request.sampling for entry in batch.entries]
         if self.params:
-            padding = [GREEDY] * (self.limits.max_num_seqs - len(params))
-            self.device.copy_batch([(self.params, param_rows([*params, *padding]))])
+            rows = [one for one in params for _ in range(self.width)]
+            padding = [GREEDY] * (len(self.params) - len(rows))
+            self.device.copy_batch([(self.params, param_rows([*rows, *padding]))])
         else:
             check_greedy(params)
         graphs, rung = self.graphs.get(descriptor.mode), descriptor.num_tokens
         if graphs and descriptor.mode is FULL:
-            return graphs.run_at(rung, batch.num_tokens, arrays)
+            return graphs.run_at(rung, batch.num_reqs * self.width, arrays)
         step = self.inputs.step(batch.num_tokens, batch.num_reqs)
         if graphs:
             with self.device.live():
                 return self._head(graphs.run_at(rung, batch.num_tokens, arrays), step)
         self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
         return self._whole(step)
-
-    def _at(self, rung: int) -> StepInputs:
-        return StepInputs(**self.inputs.view(rung))
 
     def _whole(self, step: StepInputs) -> Buffer:
         """Body and head."""
@@ -165,5 +167,5 @@ class SimRunner:
     def _head(self, hidden: Buffer, step: StepInputs) -> Buffer:
         if self.params is None:
             return self.model.head(hidden, step.last_rows)
-        sampling = step.context_lens, self.params[: len(step.last_rows)]
+        sampling = step.positions, self.params[: len(step.last_rows)]
         return self.model.head(hidden, step.last_rows, sampling=sampling)

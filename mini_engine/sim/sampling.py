@@ -1,7 +1,7 @@
 """Draws on the simulated device: a kernel in the place of the argmax, for an engine that samples.
 
-In: logits (R, V), the requests' context lengths, and their parameters (`param_rows`), all in device
-memory, so that a graph bakes nothing in. Out: a token for each row.
+In: logits (S, V), positions of the step's tokens, which of them are sampled, and the parameters of
+these (`param_rows`), all in device memory, so that a graph bakes nothing in. Out: a token for each.
 
 The arithmetic is that of `mini_engine/cuda/gumbel.py`, which says why. The words of the noise are
 the same bit for bit; its logarithms are another library's, and may differ in the last place.
@@ -22,7 +22,7 @@ LARGEST = np.float32(1 - 2.0**-24)  # below 1
 
 
 def param_rows(params: Sequence[SamplingParams]) -> np.ndarray:
-    """A row of FIELDS for each request. Zeros, as in a padded row, are greedy."""
+    """A row of FIELDS for each that is given. Zeros, as in a padded row, are greedy."""
     return np.array([[getattr(one, field) for field in FIELDS] for one in params], DTYPE)
 
 
@@ -56,10 +56,13 @@ def cutoff(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min
 # A logit takes 24 operations: the hash of a token and of a token in its stream (17), a uniform
 # number (3), two logarithms, and a product and a sum. The sort of a row with filters is left out.
 @kernel(bytes=lambda out, logits, *_: logits.nbytes, flops=lambda out, logits, *_: 24 * logits.size)
-def draw(out: np.ndarray, logits: np.ndarray, context_lens: np.ndarray, params: np.ndarray) -> None:
-    """out[r] = a draw from softmax(logits[r] / temperature) over the tokens that may be drawn, or
-    the argmax at temperature 0. out (R,) int32, logits (R, V), context_lens (R,), params (R, 5)."""
-    for row, (scores, context_len) in enumerate(zip(logits, context_lens, strict=True)):
+def draw(
+    out: np.ndarray, logits: np.ndarray, positions: np.ndarray, rows: np.ndarray, params: np.ndarray
+) -> None:
+    """out[s] = a draw from softmax(logits[s] / temperature) over the tokens that may be drawn, or
+    the argmax at temperature 0; its noise is that of the token after position positions[rows[s]].
+    out (S,) int32, logits (S, V), positions (T,), rows (S,), params (S, 5)."""
+    for row, (scores, context_len) in enumerate(zip(logits, positions[rows] + 1, strict=True)):
         temperature, top_k, top_p, min_p, seed = params[row]
         if temperature:
             allowed = scores >= cutoff(scores, temperature, int(top_k), top_p, min_p)

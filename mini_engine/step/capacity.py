@@ -93,7 +93,7 @@ def capacity(
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = spec.vram_bytes - spec.reserved_bytes - stored.held - eager - pool - node_bytes
     room = fit(free, context, batch, stored.kv_bytes_per_token, logit_bytes(config))
-    must_read = stored.must_read(batch * context)
+    must_read = stored.must_read(batch * context, config.touched_share(batch))
     return CapacityReport(
         context=context,
         batch=batch,
@@ -132,7 +132,7 @@ def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
     residual, a normalised row, and gate, up and their product, or q, k, v and attention's output.
     """
     c = config
-    widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
+    widest = max(3 * c.mlp_columns, 2 * c.q_size + 2 * c.kv_size)
     return num_tokens * (2 * c.hidden_size + widest) * c.dtype_bytes
 
 

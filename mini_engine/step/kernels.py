@@ -1,4 +1,4 @@
-"""What one step of a dense decoder launches: lists of kernels, each with its bytes and flops.
+"""What one step of a decoder launches: lists of kernels, each with its bytes and flops.
 
     step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "vllm")        # 373 kernels
 
@@ -13,6 +13,9 @@ groupings of one list; `styles.json` says for each kernel how the names of its o
     nano-vllm    nano-vllm: 14
     fused9       what this course's simulated engine launches, name for name: 9 a layer
     fused5       everything fused that can be, as this course's kernels do: 5 a layer
+
+A mixture of experts launches a router, a choice, a sort, two grouped products with SiLU between and
+a sum in place of an MLP; several ranks add two sums over all of them to a layer.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +35,8 @@ from mini_engine.step import ops
 from mini_engine.step.ops import Kind, Op, Value
 from mini_engine.step.storage import Stored, stored_as
 
-PER = ("", "token", "request", "key", "pair")  # costs are counted once, or for each of these
+# Costs are counted once, or for each of these.
+PER = ("", "token", "request", "key", "pair", "expert")
 # Who launches a kernel: the engine's model; a bare op of PyTorch, which no graph contains; or the
 # library's call that has launched the kernel before it.
 Launcher = Literal["engine", "torch", "library"]
@@ -49,6 +53,7 @@ class OpCost(NamedTuple):  # ten thousand steps make a million of them
     splitting: bool = False
     kind: Kind = "other"
     by: Launcher = "engine"
+    ranks: int = 1  # GPUs that the step runs on
 
 
 @dataclass(frozen=True)
@@ -60,16 +65,26 @@ class StepShape:
     kv_tokens: int  # keys to read: context lengths, this step's tokens included, summed
     qk_pairs: int  # (query, key) pairs under the causal mask
     real_reqs: int | None = None  # of num_reqs, those that are no padding; None: all of them
+    touched: float | None = None  # experts of a layer; None: what is expected of so many tokens
 
     @property
     def served(self) -> int:
         """Requests that the engine's CPU works for: it does nothing for a padded one."""
         return self.num_reqs if self.real_reqs is None else self.real_reqs
 
-    @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        """How many there are of each of `PER`: a kernel's costs are a product with this vector."""
-        return 1, self.num_tokens, self.num_reqs, self.kv_tokens, self.qk_pairs
+    def sizes(self, config: ModelConfig) -> tuple[float, ...]:
+        """How many there are of each of `PER`: a kernel's costs are a product with this vector.
+        Padded rows are all alike, so that they touch the experts of one more token."""
+        touched = self.touched or 0.0
+        if config.experts and self.touched is None:
+            padded = self.num_reqs - self.served
+            touched = config.experts.touched(self.num_tokens - padded + (padded > 0))
+        return 1, self.num_tokens, self.num_reqs, self.kv_tokens, self.qk_pairs, touched
+
+    def routed(self, ids: NDArray[np.integer[Any]]) -> StepShape:
+        """The same, where it is known which experts each token goes to: ids (layers, tokens, k). A
+        layer's kernels are alike, so it is the mean over layers that counts."""
+        return replace(self, touched=float(np.mean([len(np.unique(layer)) for layer in ids])))
 
     @classmethod
     def decode(cls, batch: int, context: int) -> StepShape:
@@ -137,7 +152,8 @@ class Kernel:
     @property
     def kind(self) -> Kind:
         kinds = {op.kind for op in self.ops}
-        return "attention" if "attention" in kinds else "product" if "product" in kinds else "other"
+        by_weight: tuple[Kind, ...] = ("all_reduce", "all_gather", "attention", "product")
+        return next((kind for kind in by_weight if kind in kinds), "other")
 
     @property
     def splitting(self) -> bool:
@@ -168,10 +184,8 @@ def held(value: Value, c: ModelConfig, w: Stored) -> float:
     widths = {"model": c.dtype_bytes, "fp32": 4, "int64": 8, "kv": w.kv_number}
     if value.dtype in widths:
         return value.numbers * widths[value.dtype]
-    if value.dtype in ("gate", "up"):
-        return w.gate_up / 2
-    matrix: float = getattr(w, value.dtype)
-    return matrix
+    matrix: float = w.gate_up / 2 if value.dtype in ("gate", "up") else getattr(w, value.dtype)
+    return matrix / c.experts.count if c.experts and value.per == "expert" else matrix
 
 
 def grouped(
@@ -268,8 +282,10 @@ def step_parts(
 ) -> StepParts:
     """The step in parts. Raises ValueError for an unknown style."""
     costs = step_costs(config, style, stored)
-    moved, computed = ((m @ shape.sizes).tolist() for m in (costs.bytes, costs.flops))
-    columns = costs.names, moved, computed, costs.splitting, costs.kinds, costs.by
+    sizes = shape.sizes(config)
+    moved, computed = ((m @ sizes).tolist() for m in (costs.bytes, costs.flops))
+    ranks = [config.ranks] * len(moved)
+    columns = costs.names, moved, computed, costs.splitting, costs.kinds, costs.by, ranks
     ops, (head, layer) = tuple(map(OpCost, *columns)), costs.ends
     return StepParts(ops[:head], ops[head:layer], config.num_layers, ops[layer:])
 

@@ -12,13 +12,15 @@ sin move no bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from mini_engine.model.config import ModelConfig
+from mini_engine.model.config import Experts, ModelConfig
 
-Per = Literal["", "token", "request", "key", "pair"]  # "": once a step, as a weight is
-Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
+# "": once a step, as a weight is; "expert": for each one that a layer touches
+Per = Literal["", "token", "request", "key", "pair", "expert"]
+# Kernels of a kind reach the same bandwidth; the last two, of several GPUs, that of their link.
+Kind = Literal["product", "attention", "other", "all_reduce", "all_gather"]
 TILE_ROWS = 32  # rows of the head that leave one (value, index) pair for the argmax
 
 
@@ -74,20 +76,60 @@ def layer(c: ModelConfig, *, norm_first: bool = False, copied_cache: bool = Fals
             ops.append(Op(f"{name}.write", Value(f"{name}.new", "token", kv, "kv", cache), (new,)))
     attended, out, residual2 = token("attended", q), token("out", h), token("residual2", h)
     ops.append(Op("attention.sdpa", attended, (q_turned, keys, values), 4 * q, "pair", "attention"))
-    ops += product("o_proj", attended, out, "o")
+    ops += summed(c, "o", product("o_proj", attended, out, "o"))
     ops.append(Op("attention_residual.add", residual2, (token("residual", h), out), h))
 
-    x2, gate, silu, up, act = (
-        token(name, n)
-        for name, n in (("normed2", h), ("gate", i), ("silu", i), ("up", i), ("act", i))
-    )
-    down, residual3 = token("down", h), token("residual3", h)
+    x2, down, residual3 = token("normed2", h), token("down", h), token("residual3", h)
     ops += norm("post_attention_norm", residual2, x2)
-    ops += [*product("gate_proj", x2, gate, "gate"), Op("gate.silu", silu, (gate,), 4 * i)]
-    ops += [*product("up_proj", x2, up, "up"), Op("gate_up.mul", act, (silu, up), i)]
-    ops += product("down_proj", act, down, "down")
+    ops += summed(c, "down", mixture(c.experts, x2, down) if c.experts else mlp(i, x2, down))
     ops.append(Op("mlp_residual.add", residual3, (residual2, down), h))
     return ops if norm_first else ops + norm("next_norm", residual3, token("normed3", h))
+
+
+def mlp(i: int, x: Value, out: Value) -> list[Op]:
+    """SwiGLU with `i` columns between."""
+    gate, silu, up, act = (token(name, i) for name in ("gate", "silu", "up", "act"))
+    return [
+        *product("gate_proj", x, gate, "gate"), Op("gate.silu", silu, (gate,), 4 * i),
+        *product("up_proj", x, up, "up"), Op("gate_up.mul", act, (silu, up), i),
+        *product("down_proj", act, out, "down"),
+    ]  # fmt: skip
+
+
+def mixture(e: Experts, x: Value, out: Value) -> list[Op]:
+    """A router, and the MLPs of the experts that it chooses. Tokens are sorted by expert, so that
+    one kernel computes all experts of a product: it reads the weights of those that are touched,
+    and rows of x from the cache of the chip."""
+    k, n, h = e.active, e.active * e.width, x.numbers
+    scores, chosen = token("scores", e.count), token("weights of the chosen", k, "fp32")
+    shares, order = token("shares", e.count, "fp32"), token("rows by expert", 0)
+    gate, silu, up, act = (token(f"{name} of experts", n) for name in ("gate", "silu", "up", "act"))
+    parts = token("out of experts", k * h)
+
+    def grouped(place: str, of: Value, to: Value, matrix: str) -> Op:
+        weights = Value(place, "expert", dtype=matrix)
+        return Op(f"{place}.linear", to, (of, order, weights), 2 * h * n, kind="product")
+
+    return [
+        *product("router", x, scores, "router"),
+        Op("router_top_k.softmax", shares, (scores,), 4 * e.count),
+        Op("router_top_k.topk", chosen, (shares,)),
+        Op("expert_sort.sort", order, (chosen,)),
+        grouped("expert_gate_proj", x, gate, "gate"), Op("expert_gate.silu", silu, (gate,), 4 * n),
+        grouped("expert_up_proj", x, up, "up"), Op("expert_gate_up.mul", act, (silu, up), n),
+        grouped("expert_down_proj", act, parts, "down"),
+        Op("expert_sum.sum", out, (parts, chosen), 2 * k * h),
+    ]  # fmt: skip
+
+
+def summed(c: ModelConfig, place: str, ops: list[Op]) -> list[Op]:
+    """The ops; and on several ranks, each of which has a part of the sum, the sum over all."""
+    if c.ranks == 1:
+        return ops
+    *before, last = ops
+    part = replace(last.writes, name=f"{last.writes.name} of a rank")
+    add = Op(f"{place}_all_reduce.sum", last.writes, (part,), kind="all_reduce")
+    return [*before, replace(last, writes=part), add]
 
 
 def head(c: ModelConfig) -> list[Op]:
@@ -105,6 +147,10 @@ def tail(c: ModelConfig, *, norm_first: bool = False) -> list[Op]:
     rows, logits = request("rows", h), request("logits", v)
     best = request("best", 0)
     project = product("lm_head", rows, logits, "head")
+    if c.vocab_rows < v:
+        mine = request("logits of a rank", c.vocab_rows)
+        gather = Op("logits_all_gather.cat", logits, (mine,), 0, "request", "all_gather")
+        project = [*product("lm_head", rows, mine, "head"), gather]
     if not norm_first:
         last = Value("last rows", "request", h)
         return [Op("select_rows.copy", rows, (last,), 0, "request"), *project,

@@ -33,6 +33,7 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import Launcher, OpCost, StepShape
 from mini_engine.step.launch_model import graph_launch_us
+from mini_engine.step.link import LINKED, link_us
 from mini_engine.step.ops import Kind
 
 Mode = Literal["eager", "piecewise", "full"]
@@ -139,7 +140,9 @@ def padded_step(
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
     """GPU time of one kernel: the slower of memory and arithmetic, plus the floor. An empty kernel
-    takes none: all that it costs is the gap to the next."""
+    takes none: all that it costs is the gap to the next. Between GPUs, `link.py` says."""
+    if op.kind in LINKED:
+        return float(link_us(op.kind, op.bytes, op.ranks, spec))
     if not op.bytes and not op.flops:
         return 0.0
     memory_us = op.bytes / (gb_s_of(op.kind, spec) * 1e3)  # 1 GB/s is 1e3 bytes a µs

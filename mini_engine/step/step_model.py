@@ -19,6 +19,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import LAUNCHERS, StepShape, step_costs
 from mini_engine.step.launch_model import graph_launch_us
+from mini_engine.step.link import LINKED, link_us
 from mini_engine.step.run import Mode, StepTime, around, gb_s_of, is_live, issue_live_us, pieces
 from mini_engine.step.storage import Stored, stored_as
 
@@ -67,8 +68,10 @@ class StepModel:
         """`stored`: weights and cache; as the checkpoint is where None is given."""
         self.config, self.spec, self.stored = config, spec, stored or stored_as(config)
         costs = step_costs(config, spec.ops, self.stored)
-        gb_s = np.array([[gb_s_of(kind, spec)] for kind in costs.kinds])
-        # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute
+        self._linked = [(i, k) for i, k in enumerate(costs.kinds) if k in LINKED]
+        # of kernels between GPUs the rate is 1: their "µs" are bytes, for `link_us`
+        gb_s = np.array([[1e-3 if k in LINKED else gb_s_of(k, spec)] for k in costs.kinds])
+        # µs for each of `kernels.PER`: (6, 2 * kernels), first all memory, then all compute
         compute_us = costs.flops / (spec.product_tflops * 1e6)
         self._rates_us = np.vstack([costs.bytes / (gb_s * 1e3), compute_us]).T
         self._chains: dict[Mode, Chains] = {}
@@ -76,13 +79,13 @@ class StepModel:
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
         before_us, beside_us = around(self.spec, shape.served)
-        chains_us = self._chains_us(mode, self._times_us(shape.sizes), beside_us)
+        chains_us = self._chains_us(mode, self._times_us(shape.sizes(self.config)), beside_us)
         return float(before_us + chains_us.max() + self.spec.sync_us)
 
     def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
         """What `step_time` says of each of these steps."""
         spec, launches = self.spec, launches_of(self.config, self.spec.ops, mode)
-        times_us = self._times_us([shape.sizes for shape in shapes])
+        times_us = self._times_us([shape.sizes(self.config) for shape in shapes])
         before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
         itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
         cpu_us = before_us + beside_us + self._chains[mode][2]
@@ -97,17 +100,20 @@ class StepModel:
         """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens. The
         flattest comes first. `served`: the requests that are no padding; None: all of them."""
         before_us, beside_us = around(self.spec, num_reqs if served is None else served)
-        sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
+        shapes = [StepShape(num_tokens, num_reqs, keys, keys, served) for keys in PROBE_KEYS]
+        sizes = [shape.sizes(self.config) for shape in shapes]
         near, far = self._chains_us(mode, self._times_us(sizes), beside_us)
         per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
         us = before_us + near - PROBE_KEYS[0] * per_key + self.spec.sync_us
         return upper_envelope(zip(us.tolist(), per_key.tolist(), strict=True))
 
     def _times_us(self, sizes: Any) -> NDArray[np.float64]:
-        """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 5) sizes."""
+        """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 6) sizes."""
         us, kernels = np.array(sizes, dtype=float) @ self._rates_us, self._rates_us.shape[1] // 2
         slower_us = np.maximum(us[..., :kernels], us[..., kernels:])
         times_us: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
+        for i, kind in self._linked:
+            times_us[..., i] = link_us(kind, us[..., i], self.config.ranks, self.spec)
         return times_us
 
     def _chains_us(

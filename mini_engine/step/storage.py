@@ -28,7 +28,7 @@ from mini_engine.model.config import ModelConfig
 STORED_AS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names of `QUANTS`
 PLACES = {  # a matrix in a checkpoint, and what it is a part of in a step
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate_up",
-    "up_proj": "gate_up", "down_proj": "down", "lm_head": "head",
+    "up_proj": "gate_up", "down_proj": "down", "lm_head": "head", "gate": "router",
 }  # fmt: skip
 
 
@@ -41,6 +41,7 @@ class Quant:
     group: int  # inputs that share a scale; 0: all inputs of an output row
     scale_bytes: float  # of each group: the scale, and the zero point where there is one
     head: bool = False  # is the head stored so, too
+    experts: bool = False  # are only the experts stored so
 
     def matrix_bytes(self, outputs: int, inputs: int) -> float:
         """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
@@ -62,6 +63,7 @@ PUBLISHED = {
     "gptq-int8": Quant(8, 128, 3),  # a float16 scale and an 8-bit zero point
     "gpt-fast-int8": Quant(8, 0, 2, head=True),  # a bf16 scale for each row
     "gpt-fast-int4": Quant(4, 32, 4, head=True),  # a bf16 scale and zero for every 32 inputs
+    "mxfp4": Quant(4, 32, 1, experts=True),  # an exponent of 8 bits for every 32 inputs
 }
 KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 BLOCKS = {  # of each type of a GGUF file: numbers in a block, and its bytes
@@ -88,17 +90,21 @@ class Stored:
     k: float
     v: float
     o: float
-    gate_up: float
+    gate_up: float  # of a mixture, those of all experts
     down: float
+    router: float  # 0 for a dense decoder
     head: float
     kv_number: int  # one number of the KV cache
     kv_bytes_per_token: int  # a key and a value, of all KV heads, in every layer
     held: int  # all weights
     read: int  # those that a step reads: not an embedding that is not the head
+    experts: int  # of them, those of experts; 0 for a dense decoder
 
-    def must_read(self, kv_tokens: int) -> int:
-        """What no decode step can do without: weights once, and so many tokens of the cache."""
-        return self.read + kv_tokens * self.kv_bytes_per_token
+    def must_read(self, kv_tokens: int, touched_share: float = 1.0) -> int:
+        """What no decode step can do without: weights once, of the experts' this share, and so many
+        tokens of the cache."""
+        left_alone = round(self.experts * (1 - touched_share))
+        return self.read - left_alone + kv_tokens * self.kv_bytes_per_token
 
 
 @cache
@@ -110,6 +116,7 @@ def stored_as(
     c, own = config, STORED_AS[config.dtype]
     # AWQ and GPTQ keep a scale and a zero for each group as int4 does, usually of as many inputs
     packed = "int4" if c.quantization else "fp8" if c.fp8 else own
+    packed = "mxfp4" if c.experts and c.experts.mxfp4 else packed
     name, kv_dtype = quant or packed, kv_dtype or own
     kind = (QUANTS | PUBLISHED).get(name)
     if kind is None and name not in MIXES:
@@ -119,19 +126,25 @@ def stored_as(
     # A quant of 16 bits or more is how everything is stored, others leave the rest as it is.
     plain = 4 if kind is None else kind.bits // 8 if kind.bits >= 16 else c.dtype_bytes
     places = PLACES | {"embed_tokens": "head" if c.tie_word_embeddings else "table"}
-    taken = dict.fromkeys([*places.values(), "table", "vectors"], 0.0)
+    taken, experts = dict.fromkeys([*places.values(), "table", "vectors"], 0.0), 0.0
     for tensor, shape in tensor_shapes(c).items():  # model.layers.LAYER.mlp.gate_proj.weight
         *path, stem, _ = tensor.split(".")
         place, layer = places.get(stem, "vectors"), int(path[2]) if path[2:] else 0
-        if len(shape) == 1:
-            taken["vectors"] += shape[0] * plain
+        expert, place = "experts" in path, place if len(shape) > 1 else "vectors"
+        if place in ("vectors", "router"):
+            size = float(math.prod(shape) * plain)
         elif kind is None:
-            taken[place] += block_bytes(shape[0], shape[1], tensor_type(c, name, place, layer))
-        elif place == "table" or (place == "head" and not kind.head):
-            taken[place] += math.prod(shape) * plain
+            size = block_bytes(shape[0], shape[1], tensor_type(c, name, place, layer))
+        elif place == "table" or (place == "head" and not kind.head) or kind.experts > expert:
+            size = math.prod(shape) * plain
         else:
-            taken[place] += kind.matrix_bytes(shape[0], shape[1])
+            size = kind.matrix_bytes(shape[0], shape[1])
+        taken[place] += size
+        experts += size * expert
     table = int(taken.pop("table"))
+    if c.tie_word_embeddings and c.vocab_rows < c.vocab_size:  # a rank looks up in all its rows
+        rows = taken["head"] * c.vocab_rows / c.vocab_size
+        table, taken["head"] = table + round(taken["head"] - rows), rows
     read = round(sum(taken.values()))
     held = file_bytes or read + table
     share = held / (read + table)
@@ -141,7 +154,7 @@ def stored_as(
     return Stored(
         f"a file of {file_bytes / 1e9:g} GB" if file_bytes else name, kv_dtype, **each,
         kv_number=number, kv_bytes_per_token=2 * c.num_layers * c.kv_size * number,
-        held=held, read=round(read * share),
+        held=held, read=round(read * share), experts=round(experts * share),
     )  # fmt: skip
 
 

@@ -155,6 +155,21 @@ def left_out(
     return found
 
 
+def left_out_beside(points: Sequence[Point], judged: Sequence[Point], fit: Fit) -> dict[str, float]:
+    """For each of the points that are in no fit, and whose source or machine is in this one, the
+    prediction in ms of a fit that has not seen these."""
+    found: dict[str, float] = {}
+    for host in sorted({point.host for point in judged}):
+        own = [point for point in judged if point.host == host]
+        sources = {point.source for point in own}
+        others = [p for p in points if p.host != host and p.source not in sources]
+        if len(others) < len(points):
+            without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS)
+            sheets = without.sheets
+            found |= {p.id: predicted_ms(p, sheets, sheets.usual_host(p)) for p in own}
+    return found
+
+
 class _Problem:
     """The points as residuals of theta. A derivative is taken only where a parameter has a say."""
 

@@ -33,6 +33,7 @@ from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
+SPREAD_POINTS = SHIPPED_POINTS.with_name("spread_points.json")  # experts, several GPUs: in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 COMMAND = "python -m mini_engine validate --fit"
 USUAL_HOST = "server"
@@ -60,9 +61,11 @@ class Point:
     source: str
     confidence: str = "high"
     quant: str | None = None  # a name of `storage`'s formats; None: as the model is
+    tp: int = 1  # GPUs that computed the step together
+    touched: float | None = None  # experts a layer, where the source tells
 
     def __post_init__(self) -> None:
-        for name in ("batch", "context", "itl_ms"):
+        for name in ("batch", "context", "itl_ms", "tp"):
             value = getattr(self, name)
             if not 0 < value < 1e9:
                 raise ValueError(f"{name} is {value}, expected a number above 0 and below 10^9")
@@ -144,9 +147,11 @@ class Sheets:
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
     """The ITL that the model predicts for a point, which the sheets must know."""
     spec, launched, _ = sheets.spec(point, host)
-    config = SHAPES[point.model]
+    whole = SHAPES[point.model]
+    config = whole if point.tp == 1 else whole.shard(point.tp)
     model = StepModel(config, spec, stored_as(config, point.quant))
-    return model.itl_us(WAYS[launched], StepShape.decode(point.batch, point.context)) / 1e3
+    shape = replace(StepShape.decode(point.batch, point.context), touched=point.touched)
+    return model.itl_us(WAYS[launched], shape) / 1e3
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
@@ -195,8 +200,11 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """The class, and how the weights are stored where that is not the model's own way."""
-        return self.point.cls + (f", {self.point.quant}" if self.point.quant else "")
+        """The class, and how the weights are stored where that is not the model's own way; of
+        experts and several GPUs, that they are."""
+        p = self.point
+        more = [SHAPES[p.model].experts and "experts", p.tp > 1 and "several GPUs"]
+        return ", ".join([p.cls, *(filter(None, more) if any(more) else filter(None, [p.quant]))])
 
     @property
     def step(self) -> tuple[object, ...]:

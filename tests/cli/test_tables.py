@@ -274,3 +274,52 @@ def test_a_step_that_two_modes_could_have_made_is_asked_how_it_was_launched(
     assert main([*words, *more]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert ("NONE and FULL alike" in printed) is asks
+
+
+# -- crossover --speculate -------------------------------------------------------------------------
+
+
+def test_drafts_are_predicted_by_batch_and_written_by_a_head_they_stop_paying(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["crossover", "--shape", "qwen3-8b", "--spec", "h100", "--speculate", "3"]
+    free = json_of(capsys, *words, "--accept", "0.25")
+    head = json_of(capsys, *words, "--accept", "0.25", "--draft", "head")
+    assert free["tokens_a_step"] == head["tokens_a_step"] == 1 + 0.25 + 0.25**2 + 0.25**3
+    assert [point["rung"] for point in free["points"]] == [4, 8, 16, 32, 64, 128, 256, 512, None]
+    assert free["draft"] is None
+    assert head["draft"] == "a head of qwen3-8b"
+    assert all(head["speedups"][batch] < faster for batch, faster in free["speedups"].items())
+    assert head["speedups"]["64"] > 1 > head["speedups"]["128"]
+    assert main([*words, "--accept", "0.25", "--draft", "head"]) == 0
+    assert "They stop paying at batch 128." in capsys.readouterr().out
+
+
+def test_a_draft_that_is_no_shape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crossover", "--speculate", "3", "--draft", "gpt-5"]) == 2
+    assert "gpt-5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("crossover --accept 0.5", "--accept and --draft say what --speculate K"),
+        ("crossover --draft head", "--accept and --draft say what --speculate K"),
+        ("crossover --speculate 3 -o x.png", "--speculate draws no picture"),
+        ("crossover --speculate 16", "'16' is not a whole number from 1 to 15"),
+        ("validate --speculation --fit", "--speculation has points of its own"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_steps_with_drafts_are_judged_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    drafts = json_of(capsys, "validate", "--speculation")["drafts"]
+    assert len(drafts) == 30
+    assert all(row["point"]["source"].startswith("https://") for row in drafts)
+    assert main(["validate", "--speculation"]) == 0
+    assert "30 points: median error 13%, bias +13%. In no fit." in capsys.readouterr().out

@@ -113,6 +113,25 @@ def test_the_menu_has_three_levels(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
+def test_two_lanes_of_the_race_are_in_the_first_screen_of_a_phone(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/index.html", viewport=PHONE)
+    second = opened.locator(".race-lanes").nth(1).bounding_box()
+    assert second["y"] + second["height"] <= PHONE["height"]
+    opened.context.close()
+
+
+def test_a_notebook_shows_a_picture_within_600_pixels_and_its_letters_on_a_phone(
+    site: Path, browser: Any
+) -> None:
+    opened, _ = page(browser, f"file://{site}/index.html", viewport={"width": 1440, "height": 900})
+    for path in sorted(site.glob("notebooks/*.html")):
+        opened.goto(f"file://{path}")
+        first = opened.locator("article img, article svg[viewBox]").first.bounding_box()
+        assert first["y"] + first["height"] <= 600, path.stem
+        assert 15 * (PHONE["width"] - 32) / first["width"] >= 9.4  # its letters have 15 pixels
+    opened.context.close()
+
+
 def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/README.html", viewport={"width": 1440, "height": 900})
     first = opened.locator("article img").first
@@ -190,14 +209,17 @@ def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
-def test_the_search_finds_without_a_network(site: Path, browser: Any) -> None:
-    opened, complaints = page(browser, f"file://{site}/search.html?q=padding", viewport=DESKTOP)
+@pytest.mark.parametrize("word", ["padding", "crossover"])
+def test_the_search_finds_without_a_network(site: Path, browser: Any, word: str) -> None:
+    opened, complaints = page(browser, f"file://{site}/search.html?q={word}", viewport=DESKTOP)
     opened.locator("#search-results li").first.wait_for(timeout=20_000)
     found = opened.locator("#search-results li a")
     opened.locator("#search-results", has_text="finished").wait_for(timeout=20_000)
     places = [link.get_attribute("href") for link in found.all()]
-    chapters_last = max(i for i, place in enumerate(places) if re.match(r"course/\d", place))
+    chapters = [i for i, place in enumerate(places) if re.match(r"course/\d", place)]
+    course_first = min(i for i, place in enumerate(places) if place.startswith("course/"))
     reference_first = min(i for i, place in enumerate(places) if place.startswith("reference/"))
-    assert chapters_last < reference_first, "chapters stand above the reference"
+    assert course_first < reference_first, "the course stands above the reference"
+    assert max(chapters, default=-1) < reference_first, "and so does each of its chapters"
     assert complaints == []
     opened.context.close()

@@ -43,6 +43,7 @@ from tests.support.torch_helpers import (  # noqa: E402
     FAMILIES,
     LIMITS,
     MAX_BLOCKS,
+    MIXTURE,
     TOLERANCE,
     LoneTorchModel,
     batch_of,
@@ -58,7 +59,7 @@ from tests.support.torch_helpers import (  # noqa: E402
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_moe"])
 def test_logits_equal_transformers_in_prefill_chunks_and_decode(
     family: str, seed: int, device: str, tmp_path: Path
 ) -> None:
@@ -78,9 +79,9 @@ def test_logits_equal_transformers_in_prefill_chunks_and_decode(
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_moe"])
 def test_logits_equal_the_simulators_on_the_same_folder(family: str, tmp_path: Path) -> None:
-    config = FAMILIES[family]
+    config = {**FAMILIES, "qwen3_moe": MIXTURE}[family]
     random_folder(config, tmp_path, seed=7)
     ids = np.random.default_rng(7).integers(0, config.vocab_size, 20).tolist()
     theirs = LoneModel(config, load_for_sim(config, tmp_path))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.endpoint.chat import ChatTemplate
 from mini_engine.endpoint.engines import Backend, real
 from mini_engine.endpoint.protocol import Answer
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.chat import ChatTemplate
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.step.cards import load_spec
 from tests.support.endpoint_helpers import Served, flat_backend, served, settled

@@ -8,9 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.model.checkpoint import tensor_shapes
+from mini_engine.model.config import SHAPES, Experts, ModelConfig, named_shape
 from mini_engine.model.rope import RopeScaling
 from mini_engine.step.capacity import check_context
 from tests.support.checkpoint_helpers import num_parameters
@@ -22,6 +26,9 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+MOE = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+       "moe_intermediate_size": 8}  # fmt: skip
 
 
 def config_json(**changes: Any) -> dict[str, Any]:
@@ -205,7 +212,11 @@ def test_a_size_that_no_model_has_is_refused(value: float) -> None:
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
         ({"rope_scaling": {"factor": 4.0}}, "low_freq_factor"),
         ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3'"),
-        *(({"model_type": family}, family) for family in ("gpt2", "qwen3_moe", "granite", "phi3")),
+        *(({"model_type": family}, family) for family in ("gpt2", "mixtral", "gpt_oss", "phi3")),
+        ({"model_type": "qwen3_moe"}, "num_experts is missing"),
+        (MOE | {"num_experts_per_tok": 5}, "num_experts_per_tok is 5 of 4 experts"),
+        (MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        (MOE | {"mlp_only_layers": [0]}, "mlp_only_layers"),
     ],
     ids=str,
 )
@@ -223,6 +234,57 @@ def test_folder_errors_name_the_file(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_bytes(content)
         with pytest.raises(ValueError, match=r"config\.json"):
             ModelConfig.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("count", ["num_experts", "num_local_experts"])
+def test_a_mixture_is_read_from_files_of_transformers_4_and_5(count: str) -> None:
+    changes = {**MOE, count: 6, "norm_topk_prob": True}
+    if count == "num_local_experts":
+        del changes["num_experts"]
+    config = read(**changes)
+    assert (config.family, config.qk_norm) == ("qwen3", True)
+    assert config.experts == Experts(6, 2, 8, normalized=True)
+    assert read(**MOE).experts == Experts(4, 2, 8, normalized=False)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_experts_touched_are_what_a_random_router_touches(
+    tokens: int, count: int, seed: int
+) -> None:
+    active, rng = 1 + seed % count, np.random.default_rng(seed)
+    experts = Experts(count, active, 8, normalized=True)
+    drawn = [
+        len({int(e) for _ in range(tokens) for e in rng.permutation(count)[:active]})
+        for _ in range(200)
+    ]
+    assert abs(experts.touched(tokens) - np.mean(drawn)) < 5 * np.std(drawn) / 200**0.5 + 0.1
+    assert experts.touched(1) == pytest.approx(active)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_share_every_matrix_and_no_norm(ranks: int) -> None:
+    for name in ("qwen3-8b", "qwen3-30b-a3b"):
+        whole = named_shape(name)
+        mine, all_of_it = tensor_shapes(whole.shard(ranks)), tensor_shapes(whole)
+        assert mine.keys() == all_of_it.keys()
+        for tensor, shape in all_of_it.items():
+            part = math.prod(shape) / math.prod(mine[tensor])
+            kept = "norm" in tensor or "embed" in tensor or "mlp.gate.weight" in tensor
+            kv = "k_proj" in tensor or "v_proj" in tensor
+            assert part == (1 if kept else min(ranks, whole.num_kv_heads) if kv else ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "says"),
+    [
+        ("qwen3-8b", 3, "num_heads 32 does not divide by 3 ranks"),
+        ("qwen2.5-0.5b", 4, "num_heads 14 does not divide by 4 ranks"),
+        ("qwen3-30b-a3b", 64, "num_heads 32 does not divide by 64 ranks"),
+    ],
+)
+def test_ranks_that_do_not_divide_are_refused(name: str, ranks: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        named_shape(name).shard(ranks)
 
 
 # ---------------------------------------------------------------- known shapes and arithmetic

@@ -63,8 +63,17 @@ def random_configs(family: str, seed: int) -> Any:
         "llama": transformers.LlamaConfig,
         "mistral": transformers.MistralConfig,
         "seed_oss": transformers.SeedOssConfig,
+        "qwen3_moe": transformers.Qwen3MoeConfig,
     }
     extra: dict[str, Any] = {} if family == "qwen2" else {"head_dim": head_dim}
+    if family == "qwen3_moe":
+        experts = int(rng.integers(3, 9))
+        extra |= {
+            "num_experts": experts,
+            "num_experts_per_tok": int(rng.integers(1, experts + 1)),
+            "moe_intermediate_size": int(rng.choice([8, 12, 20])),
+            "norm_topk_prob": bool(seed % 2),
+        }
     if family == "mistral":
         extra["sliding_window"] = 48  # more than the tokens of a test
     return classes[family](**common, **extra, rope_parameters=rope)
@@ -86,7 +95,7 @@ def reference(family: str, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "seed_oss"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "seed_oss"])
 def test_logits_equal_transformers_in_prefill_chunks_and_decode(
     family: str, seed: int, tmp_path: Path
 ) -> None:

@@ -32,7 +32,8 @@ from tests.support.checkpoint_helpers import num_parameters
 ONE = StepShape.decode(1, 512)
 OURS = load_spec("h200", engine="launch-bound")
 
-shapes = st.sampled_from(sorted(SHAPES)).map(named_shape)
+dense = [name for name, config in SHAPES.items() if not config.experts]
+shapes = st.sampled_from(sorted(dense)).map(named_shape)
 formats = st.sampled_from(FORMATS)
 
 
@@ -49,7 +50,9 @@ def test_a_step_moves_as_many_bytes_less_as_fewer_are_read(
     plain, few = stored_as(config), stored_as(config, quant)
     saved = moved(None, style, name) - moved(few, style, name)
     # a GGUF file keeps its norms and biases in float32; our ops read them as the model has them
-    assert saved == pytest.approx(plain.read - few.read, abs=2e-3 * plain.read)
+    share = config.touched_share(ONE.num_tokens)
+    read, less = plain.must_read(0, share), few.must_read(0, share)
+    assert saved == pytest.approx(read - less, abs=2e-3 * read)
     assert len(step_ops(config, ONE, style, few)) == len(step_ops(config, ONE, style))
 
 
@@ -170,7 +173,7 @@ def test_quantised_points_are_known_have_sources_and_are_in_no_fit() -> None:
     points, unknown = read_points(QUANTISED_POINTS, Sheets.shipped())
     assert unknown == []
     assert len(points) == len({point.id for point in points}) == 71
-    assert {point.quant for point in points} == {"int4", "fp16", "q4_k_m", *PUBLISHED}
+    assert {point.quant for point in points} == {"int4", "fp16", "q4_k_m", *PUBLISHED} - {"mxfp4"}
     assert all(point.source for point in points)
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import random_law, tensor_shapes
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import Experts, ModelConfig, named_shape
 
 TINY = replace(
     named_shape("qwen3-0.6b"),
@@ -35,6 +35,7 @@ FAMILIES = {
     "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
     "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
 }
+MIXTURE = replace(TINY, name="tiny-moe", experts=Experts(5, 2, 12, normalized=True))
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 Tensors = dict[str, NDArray[np.float32]]
 

@@ -13,11 +13,12 @@ from aiohttp import ClientResponse, ClientSession, web
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.endpoint.app import Endpoint
-from mini_engine.endpoint.chat import ChatTemplate
-from mini_engine.endpoint.engines import Backend, Placeholder, Predicted
+from mini_engine.endpoint.engines import Backend, Placeholder
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.chat import ChatTemplate
 from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.serving.realtime import RealTime
 from mini_engine.serving.replay import Replica
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import Mode
@@ -40,7 +41,7 @@ def flat_backend(
     """A prediction of steps that take `us` each."""
     limits = SchedulerLimits(seqs, 256, 1 + blocks, 16, context, prefix_caching=caching)
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8, 16], seqs)
-    steps = Predicted(Replica(FlatCosts(us), limits, dispatcher))
+    steps = RealTime(Replica(FlatCosts(us), limits, dispatcher))
     return Backend("flat", steps, Tokenizer(SHIPPED, ()), ChatTemplate(SHIPPED), Placeholder)
 
 
@@ -63,7 +64,7 @@ class Served:
         return [json.loads(event) for event in events]
 
     def free_blocks(self) -> int:
-        return self.endpoint.backend.scheduler.pool.num_free
+        return self.endpoint.backend.steps.scheduler.pool.num_free
 
 
 async def events_of(reply: ClientResponse) -> AsyncIterator[str]:

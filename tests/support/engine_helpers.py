@@ -11,7 +11,9 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
+from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.weights import Weights
 from tests.support.checkpoint_helpers import TINY
 from tests.support.sim_helpers import small_device
 
@@ -38,6 +40,38 @@ def sim_engine(
     if capture:
         runner.capture()
     return Engine(runner, limits, dispatcher)
+
+
+@cache
+def draft_weights(strange: float) -> Weights:
+    """Of a draft model: the model's own (0), those of another (1), or a mixture."""
+    other = random_weights(TINY, seed=12)
+    return Weights(
+        TINY, lambda name: (1 - strange) * WEIGHTS.read(name) + strange * other.read(name)
+    )
+
+
+def speculating_engine(
+    mode: str,
+    sizes: Sequence[int],
+    limits: SchedulerLimits,
+    draft: Weights | None = None,
+    *,
+    sampling: bool = False,
+) -> Engine:
+    """An engine that drafts `limits.num_speculative_tokens` by n-grams or, with weights, by a model
+    of the same shape, on the same device."""
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+    device = small_device(megabytes=64)
+    runner = SimRunner(device, TINY, WEIGHTS, limits, dispatcher, sampling=sampling)
+    runner.capture()
+    if draft is None:
+        return Engine(runner, limits, dispatcher, proposer=Ngram())
+    alone = replace(limits, num_speculative_tokens=0)
+    decodes = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    drafting = SimRunner(device, TINY, draft, alone, decodes, sampling=sampling)
+    drafting.capture()
+    return Engine(runner, limits, dispatcher, proposer=DraftModel(drafting, decodes))
 
 
 @cache

@@ -100,8 +100,8 @@ class FakeRunner:
                 self.cache[slot] = POISON
             sampling = [entry for entry, _ in rows if entry.samples]
             new = [self._sample(entry, step) for entry in sampling]
-            sampled += new
-            rows = [(entry, [token]) for entry, token in zip(sampling, new, strict=True)]
+            sampled += [token for drawn in new for token in drawn]
+            rows = [(entry, drawn[-1:]) for entry, drawn in zip(sampling, new, strict=True)]
         return sampled
 
     def _write(self, entry: ScheduledRequest, step: int, tokens: Sequence[int]) -> None:
@@ -116,12 +116,14 @@ class FakeRunner:
             before = digest(before, token)
             self.cache[slot_of(table, position, self.block_size)] = (position, before)
 
-    def _sample(self, entry: ScheduledRequest, step: int) -> int:
-        """Garbage after the end of a request's blocks: nobody may keep it."""
-        length = entry.context_len + step
-        if length > len(entry.block_table) * self.block_size:
-            return GARBAGE
-        return next_token(self.read_back(entry.block_table, length))
+    def _sample(self, entry: ScheduledRequest, step: int) -> list[int]:
+        """After its last known token and after each draft. Garbage after the end of a request's
+        blocks: nobody may keep it."""
+        end = entry.context_len + step
+        if end > len(entry.block_table) * self.block_size:
+            return [GARBAGE]
+        digests = self.read_back(entry.block_table, end)
+        return [next_token(digests[: n + 1]) for n in range(end - entry.num_sampled, end)]
 
     def copy_out(self, batch: ScheduledBatch) -> None:
         for block, host in batch.swap_out:

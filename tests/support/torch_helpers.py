@@ -27,6 +27,7 @@ from mini_engine.engine.batch import (  # noqa: E402
 from mini_engine.engine.blocks import BlockPool  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.support.checkpoint_helpers import FAMILIES as FAMILIES  # noqa: E402
+from tests.support.checkpoint_helpers import MIXTURE as MIXTURE  # noqa: E402
 from tests.support.checkpoint_helpers import TINY as TINY  # noqa: E402
 from tests.support.checkpoint_helpers import lone_inputs, random_tensors, write  # noqa: E402
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mini_engine.validate.fit import Parameter, fit_points, hosts_to_fit, left_out, parameters
+from mini_engine.validate.fit import (
+    Parameter,
+    fit_points,
+    hosts_to_fit,
+    left_out,
+    left_out_beside,
+    parameters,
+)
 from mini_engine.validate.points import Point, Sheets, predicted_ms
 
 SHEETS = Sheets.shipped().with_hosts({"attic": 10.6, "cellar": 10.6})
@@ -135,6 +142,17 @@ def test_every_source_is_left_out_in_turn_and_one_alone_cannot_be() -> None:
 
 
 # ---- which hosts, and the table that ships
+
+
+def test_points_beside_the_fit_are_predicted_without_their_machine_and_their_source() -> None:
+    fit = fit_points(POINTS, SHEETS, TABLE)
+    of_attic = replace(POINTS[0], id="beside", tp=2, source="another page")
+    of_cellars_page = replace(POINTS[0], id="page", host="third", source="cellar")
+    of_nobody = replace(POINTS[0], id="new", host="new", source="new")
+    beside = left_out_beside(POINTS, [of_attic, of_cellars_page, of_nobody], fit)
+    assert set(beside) == {"beside", "page"}  # the fit has seen nothing of the third
+    lied = [replace(p, itl_ms=3 * p.itl_ms) if p.host == "attic" else p for p in POINTS]
+    assert left_out_beside(lied, [of_attic], fit)["beside"] == pytest.approx(beside["beside"])
 
 
 def test_a_host_is_fitted_where_a_step_waited_for_it() -> None:

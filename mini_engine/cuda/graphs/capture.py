@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -184,6 +185,7 @@ class Pieces:
     """What one capture leaves: graphs, with live calls between them."""
 
     output: Tensor  # in the graphs' memory: the next replay of any rung overwrites it
+    recording: ClassVar[Pieces | None] = None  # those of the capture that is under way
 
     def __init__(self, backend: GraphBackend, pool: PoolHandle, stream: Stream) -> None:
         self._backend, self._pool, self._stream = backend, pool, stream
@@ -196,6 +198,7 @@ class Pieces:
         """Capture the body; when it fails, nothing is left."""
         try:
             self._begin()
+            Pieces.recording = self
             yield
             self._open.close()
         except BaseException as error:
@@ -209,6 +212,8 @@ class Pieces:
             self._backend.failed.extend(self.graphs[-1:])
             self.reset()
             raise
+        finally:
+            Pieces.recording = None
 
     def live(self, call: Callable[[], object]) -> None:
         """End the graph here, run `call` at each replay, and open the next graph."""

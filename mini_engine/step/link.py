@@ -1,0 +1,73 @@
+"""What several GPUs say to each other in a step: a sum over all ranks, or all of their logits.
+
+    link_us("all_reduce", 2 * 16_384, 4, load_spec("h100"))      # 5.2: read and written once
+
+A rank's part of the sum, its message, is a row of hidden states for each token. Three ways to sum:
+
+    one-shot   each rank reads all other messages, in one kernel        1 exchange, (n - 1) messages
+    two-shot   each sums its share of the rows, then reads the others   2 exchanges, 2 (n - 1) / n
+    ring       shares go round, once to be summed, once to be read      2 (n - 1) hops, as many
+
+The fastest that the link has is taken. All of them are kernels, and a graph holds them as any other
+(NCCL's and vLLM's own do): on the CPU a sum costs what a launch costs, and in a graph nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mini_engine.files import read_object, typed
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.ops import Kind
+
+LINKED: tuple[Kind, ...] = ("all_reduce", "all_gather")
+_FILE = Path(__file__).with_name("links.json")
+
+
+@dataclass(frozen=True)
+class Link:
+    """How ranks of one machine are joined. Times in µs."""
+
+    cards: tuple[str, ...]  # those that have it; all others have PCIe
+    start_us: float  # an exchange, its kernel included, or a ring ...
+    rank_us: float  # ... and of an exchange this much more for each rank
+    gb_s: float  # what a rank reads from its peers; 0: as fast as from the host
+    ring_hop_us: float
+    one_kernel_ranks: int  # the most that one kernel joins: more of them need the ring
+    source: str
+
+
+@cache
+def _links() -> dict[str, Link]:
+    return {
+        name: typed(Link, fields, f"{_FILE}: {name}") for name, fields in read_object(_FILE).items()
+    }
+
+
+def link_of(spec: DeviceSpec) -> Link:
+    """What joins cards of this kind. A bridge between two of them, or none, may be in a machine:
+    it is not known, and taken for what the kind usually has."""
+    links = _links()
+    return next((link for link in links.values() if spec.name in link.cards), links["pcie"])
+
+
+def link_us(kind: Kind, moved_bytes: Any, ranks: int, spec: DeviceSpec) -> Any:
+    """GPU time of a kernel of these kinds, from the bytes that it reads and writes on its own card;
+    takes arrays, too. A sum reads and writes a message, a gathering reads one and writes all."""
+    link = link_of(spec)
+    message_bytes = moved_bytes / (2 if kind == "all_reduce" else ranks + 1)
+    moved_us = message_bytes / ((link.gb_s or spec.link_gb_s) * 1e3)
+    exchange_us = link.start_us + link.rank_us * ranks
+    if kind == "all_gather":
+        return exchange_us + (ranks - 1) * moved_us
+    shared_us = 2 * (ranks - 1) / ranks * moved_us
+    ring_us = link.start_us + 2 * (ranks - 1) * link.ring_hop_us + shared_us
+    if ranks > link.one_kernel_ranks:
+        return ring_us
+    one_shot_us = exchange_us + (ranks - 1) * moved_us
+    return np.minimum(np.minimum(one_shot_us, 2 * exchange_us + shared_us), ring_us)
