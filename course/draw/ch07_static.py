@@ -68,7 +68,7 @@ def static_cache(path: Path) -> None:
         path,
         (6.9, 10.6),
         title=f"A graph makes a static cache {gain:.0f} times faster for one request; for 64, "
-        f"pages are {lost:.0f} times faster than a static cache in graphs",
+        f"pages with seats filled again are {lost:.0f} times faster",
         caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests of "
         f"{SHIPPED_TRACE.name}, all there at the start; captures are not counted. Static: a batch "
         f"waits for its longest answer, each step reads all {T_MAX:,} slots of a row. Pages: a "
