@@ -55,6 +55,7 @@ def stations(path: Path) -> None:
             at = (start - zero, lane + 0.12)
             axes.add_patch(Rectangle(at, end - start, 0.76, facecolor=colour, edgecolor="white"))
             middle = (start + end) / 2 - zero
+            words += f"\n{end - start:.1f} µs" if lane else ""
             axes.text(middle, lane + 0.5, words, ha="center", va="center", color=ink, size=14)
         axes.annotate(
             "5: the order\ntravels", (kernel.start_us - zero, 0.5), (6.4, 0.5), va="center",

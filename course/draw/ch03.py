@@ -103,7 +103,7 @@ def layer(path: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlim=(0, 75), xlabel="µs")
         axes.grid(visible=False, axis="y")
-        told = {"read a matrix": BLUE, "read the cache": SKY, "read little": GREY}
+        told = {"read a matrix": BLUE, "attention": SKY, "read little": GREY}
         axes.legend(
             handles=[Patch(color=colour, label=what) for what, colour in told.items()],
             loc="upper right",

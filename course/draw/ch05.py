@@ -42,7 +42,7 @@ from mini_engine.step.kernels import StepShape, step_ops
 CONTEXT = 512
 LABELS = {
     "launch": "CPU orders each kernel",
-    "host": "CPU records, prepares",
+    "host": "CPU, all other work",
     "graph": "CPU launches the graph",
     "kernel": "GPU works",
 }
@@ -269,7 +269,7 @@ def recorded(path: Path) -> None:
     parts = {
         "kernels run": BLUE,
         "GPU waits for launch calls": VERMILION,
-        "GPU waits for other Python": ORANGE,
+        "GPU waits, no launch call": ORANGE,
     }
     rows = []
     for way in ("eager", "graph"):
@@ -280,8 +280,8 @@ def recorded(path: Path) -> None:
             waits = (table.idle_in_launch_us or 0.0, table.idle_us)
             many = "1 request" if batch == 1 else f"{batch} requests"
             rows.append((f"{way}, {many}", (table.busy_us, *waits)))
-    work, wait = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3
-    title = f"The graph took the {wait:.1f} ms of waiting away and left the {work:.1f} ms of work"
+    work, wait, left = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3, sum(rows[2][1][1:]) / 1e3
+    title = f"Of {wait:.1f} ms of waiting the graph left {left:.1f}, and all {work:.1f} ms of work"
     caption = "Recorded by others with nsys: SGLang, Qwen3-0.6B, one H100 (YiconRain/profiling)."
     with canvas(path, (6.9, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()
