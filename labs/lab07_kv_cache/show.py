@@ -1,4 +1,4 @@
-"""Three texts through your cache at once, and who owns which of its slots."""
+"""Three texts through your cache at once, what a step reads, and who owns which of its slots."""
 
 from dataclasses import replace
 
@@ -29,12 +29,14 @@ def main() -> None:
     letter_of = {r.request_id: letter for r, letter in zip(requests, LETTERS, strict=True)}
     owner: dict[int, str] = {}  # slot -> letter of the last request that wrote there
     lines = []
+    rows_and_slots: list[tuple[int, int]] = []  # of each step: rows computed, slots read
 
     def note(batch: ScheduledBatch) -> None:
         arrays = step_arrays(batch, limits)
         rows = [
             letter_of[entry.request.request_id] for entry in batch.entries for _ in entry.token_ids
         ]
+        rows_and_slots.append((len(rows), int(arrays["context_lens"].sum())))
         owner.update(zip(arrays["slot_mapping"].tolist(), rows, strict=False))
         pairs = int(attention_pairs(arrays["query_lens"], arrays["context_lens"]))
         lines.append(f"{len(arrays['input_ids']):3} rows at positions "
@@ -44,6 +46,9 @@ def main() -> None:
     for prompt, letter, one in zip(PROMPTS, LETTERS, done, strict=True):
         print(f"{letter}  {prompt!r} goes on with {tiny.tokenizer.decode(list(one.tokens))!r}")
     print("\nthe first steps:", *lines[:3], sep="\n  ")
+    computed, texts = map(sum, zip(*rows_and_slots, strict=True))
+    print(f"\nslots read, step by step: {' '.join(str(slots) for _, slots in rows_and_slots)}")
+    print(f"rows computed: {computed} with your cache, {texts} if each step read its texts anew")
     print(f"\nblocks of {limits.block_size} slots, and whose token was written to each:")
     for block in range(1 + max(owner, default=0) // limits.block_size):
         first = block * limits.block_size

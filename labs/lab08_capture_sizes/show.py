@@ -2,10 +2,11 @@
 
 from collections import Counter
 
+from labs.support.growth import ONE_SIZE
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder, best_ladders
 from mini_engine.model.config import named_shape
-from mini_engine.serving.ladder_cost import size_server
+from mini_engine.serving.ladder_cost import LadderCosts, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.cards import load_spec
@@ -13,6 +14,8 @@ from mini_engine.step.step_model import StepModel
 
 SEQS, TOKENS = 256, 8192
 NONE = "."
+SHAPE, SPEC, MODE = named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE"
+COSTS = LadderCosts(SHAPE, SPEC, MODE, SEQS)
 
 
 def main() -> None:
@@ -22,7 +25,8 @@ def main() -> None:
           f"{own.top} rows; the batch sizes that came most often:")  # fmt: skip
     for rows, count in steps.most_common(5):
         print(f"   {rows:3} rows {count:6,} times, at rung {own.rung(rows)}")
-    print("\nladder         rungs   padding   eager")
+    print("\nladder         rungs   padded rows         eager  its graphs hold (predicted)")
+    tell("before: one size", CaptureLadder(ONE_SIZE), steps)
     tell("vLLM's rule", own, steps)
     for ladder in best_ladders(steps, 8, top=own.top)[1:]:
         tell(f"the best {len(ladder)}", ladder, steps)
@@ -40,10 +44,9 @@ def main() -> None:
 
 def served(own: CaptureLadder) -> Counter[int]:
     """Rows of a step before padding -> steps, of those that fit the ladder's top."""
-    shape, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    server = size_server(shape, spec, "FULL_AND_PIECEWISE", own, max_num_seqs=SEQS)
+    server = size_server(SHAPE, SPEC, MODE, own, max_num_seqs=SEQS)
     requests = read_trace(SHIPPED_TRACE)
-    report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
+    report = replay(requests, StepModel(SHAPE, SPEC), server.limits, server.dispatcher)
     steps: Counter[int] = Counter()
     for ran, (count, _) in report.ran.items():
         if ran.rows <= own.top:
@@ -52,11 +55,10 @@ def served(own: CaptureLadder) -> Counter[int]:
 
 
 def tell(name: str, ladder: CaptureLadder, steps: Counter[int]) -> None:
-    waste = ladder.waste(steps)
+    waste, held_mb = ladder.waste(steps), COSTS.of(list(ladder)).memory_bytes / 1e6
     rungs = ", ".join(map(str, ladder)) if len(ladder) < 10 else ""
-    print(
-        f"{name:15}{len(ladder):4}   {waste.wasted_fraction:7.2%}   {waste.eager_steps:5}   {rungs}"
-    )
+    print(f"{name:16}{len(ladder):4}  {waste.padded_rows:12,} {waste.wasted_fraction:7.2%}"
+          f"  {waste.eager_steps:6}  {held_mb:6.0f} MB  {rungs}".rstrip())  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -740,7 +740,7 @@ def test_a_model_with_a_next_step_of_its_own_decodes_by_it() -> None:
 
 
 @pytest.mark.catches("item-in-capture", "kept-buffer")
-@pytest.mark.parametrize(("steps", "replays"), [(1, 6), (3, 3), (8, 1)])
+@pytest.mark.parametrize(("steps", "replays"), [(1, 6), (2, 3), (4, 1)])
 def test_replays_of_k_steps_write_what_the_model_writes_alone(steps: int, replays: int) -> None:
     prompts = some_prompts(2, seed=10 + steps)
     model, inputs = decoding(prompts, rows=3)
@@ -760,7 +760,7 @@ def test_replays_of_k_steps_write_what_the_model_writes_alone(steps: int, replay
 
 
 @pytest.mark.catches("stale-padding", "input-rebound")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_request_of_a_server_gets_the_tokens_it_gets_alone(seed: int) -> None:
     """Requests come and go, so a rung of 4 is full, then padded; whole engine, FULL graphs."""
     rng = random.Random(seed)

@@ -1,20 +1,18 @@
 """No page and no other lab's file shows what a lab has one write.
 
-A hole's lines may stand in a chapter behind "After the lab", folded. Nowhere else may three of them
-stand one after the other, or more than half of them.
+No three of a hole's lines may stand one after the other, and no more than half of them: what prints
+the engine's way is `./lab solution`.
 """
 
 from __future__ import annotations
 
-import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.cut.cutter import CutError, body_of
-from tests.support.documents import FOLDED, ROOT
+from tests.support.documents import ROOT
 
 LABS = all_labs()
 TELLING = 13  # characters: shorter lines, like `return None` or `else:`, tell nothing
@@ -44,7 +42,7 @@ def pages() -> dict[str, list[str]]:
     """What one reads before or while one solves: chapters, pages and files of the labs."""
     documents = [path for top in ("course", "labs") for path in (ROOT / top).rglob("*.md")]
     found = {
-        path.relative_to(ROOT).as_posix(): lines_of(FOLDED.sub("", path.read_text()))
+        path.relative_to(ROOT).as_posix(): lines_of(path.read_text())
         for path in [ROOT / "README.md", *documents]
         if "mine" not in path.parts
     }
@@ -86,18 +84,6 @@ def test_nothing_shows_what_the_lab_has_one_write(lab: Lab) -> None:
             assert not given_away, f"{page} shows {name}: {run}"
 
 
-def test_a_page_that_shows_a_hole_is_found_and_a_folded_excerpt_is_not() -> None:
+def test_a_page_that_shows_a_hole_is_found() -> None:
     name, body = next(found for found in holes(LABS[0]) if len(found[1]) > 2)
     assert len(longest_run(body, ["something", *body, "else"])) >= 2, name
-    page = f"before\n<details><summary>After the lab: x</summary>\n{body[0]}\n</details>\nafter"
-    assert not longest_run(body, lines_of(FOLDED.sub("", page)))
-
-
-def test_what_is_folded_in_a_chapter_is_a_hole_of_a_lab() -> None:
-    """A fold that no lab asks for hides a part of the lesson."""
-    names = {name for lab in LABS for name, _ in holes(lab)}
-    for path in sorted(Path(ROOT / "course").rglob("*.md")):
-        for fold in FOLDED.findall(path.read_text()):
-            told = re.search(r"```python from \S+:(\S+)", fold)
-            assert told, f"{path.name}: {fold[:80]}"
-            assert told[1] in names, f"{path.name}: {told[1]} is no hole of a lab"

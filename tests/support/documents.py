@@ -26,7 +26,6 @@ from tests.support.warm_python import warm_python
 ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1[ ]*$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(<?([^)#>\s]*)(#[^)>\s]*)?>?\)")
-FOLDED = re.compile(r"<details><summary>After the lab: .*?</details>", re.DOTALL)
 ELLIPSIS = ("…", "...")
 TIME_LIMIT_S = 120
 

@@ -20,8 +20,7 @@ try:
         raise ImportError
     import torch._dynamo.backends.registry  # the first custom op of a process would import it
     import torch._dynamo.guards
-    import torch._export.utils  # and the first torch.compile these
-    import torch._inductor.compile_fx
+    import torch._export.utils  # and the first torch.compile this
 
     # After each compilation torch times its guards for a log, and empties the caches for that:
     # 30 ms.
