@@ -57,7 +57,7 @@ def main() -> None:
     written = generate(open_checkpoint(SHIPPED), load_spec("h200"), ["Return the", "def add("],
                        "FULL", max_new_tokens=16)  # fmt: skip
     print(f"\nin {written.report.graphs} graphs, with {written.counters.launches} launches, "
-          "the small model writes, to be read with indulgence:")  # fmt: skip
+          "the small model writes:")  # fmt: skip
     for text in written.texts:
         print(f"   {text!r}")
 
