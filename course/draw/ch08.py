@@ -7,6 +7,7 @@ and what the same steps would take on another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from mini_engine.step.step_model import StepModel
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
+FRUGAL = StepModel(SHAPE, replace(SPEC, request_us=8))  # of the server of chapter 10's first line
 OWN = default_capture_sizes(TOP_SEQS, 8192)
 
 
@@ -50,15 +52,15 @@ def served() -> ServeReport:
 histogram = ServeReport.histogram  # of a report, up to so many rows
 
 
-def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
+def busy_us(report: ServeReport, sizes: Sequence[int], costs: StepModel = COSTS) -> float:
     """The time of the same steps on the ladder `sizes`."""
-    return same_steps_on(GraphDispatcher(MODE, sizes, TOP_SEQS), report, COSTS)[1]
+    return same_steps_on(GraphDispatcher(MODE, sizes, TOP_SEQS), report, costs)[1]
 
 
-def lost(report: ServeReport, sizes: Sequence[int]) -> float:
+def lost(report: ServeReport, sizes: Sequence[int], costs: StepModel = COSTS) -> float:
     """The share by which the steps take longer than if every batch had a rung of its own."""
-    every = [*histogram(report, max(OWN)), max(OWN)]
-    return busy_us(report, sizes) / busy_us(report, sorted(set(every))) - 1
+    every = sorted({*histogram(report, max(OWN)), max(OWN)})
+    return busy_us(report, sizes, costs) / busy_us(report, every, costs) - 1
 
 
 # ---------------------------------------------------------------- figures
