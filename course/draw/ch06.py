@@ -1,4 +1,4 @@
-"""Figure of chapter 6: eight faults, each as what was true at the capture and at the replay."""
+"""Figure of chapter 6: eight faults, each as what its author believed and what a replay meets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULTS = (  # what its author took for granted, and what a replay meets
     ("a baked scalar", "The setting is 2.", "It is 100, and the graph uses 2."),
     ("a kept output", "The tensor holds the result of step 1.", "It holds that of step 2."),
     ("a kernel left outside", "Every kernel is in the list.", "One never runs again."),
-    ("a gap in the ladder", "No batch has more than 16 rows.", "One has 17, and finds no graph."),
+    ("a ladder too short", "No batch has more than 16 rows.", "One has 17, and finds no graph."),
 )
 COLUMNS = (0.0, 2.05, 5.3)
 
@@ -28,14 +28,14 @@ def faults(path: Path) -> None:
     with canvas(
         path,
         (6.9, 8.4),
-        title="Eight times the recording was right, and then the world moved",
+        title="Eight beliefs about a recording, and what a replay meets instead",
         caption="Drawn: what the author of each fault took for granted, and what a replay meets.",
     ) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
         top = len(FAULTS)
         axes.set(xlim=(0, 8.05), ylim=(-0.1, top + 0.75))
-        for x, head in zip(COLUMNS, ("fault", "at the capture", "at a replay"), strict=True):
+        for x, head in zip(COLUMNS, ("fault", "taken for granted", "at a replay"), strict=True):
             axes.text(x, top + 0.35, head, weight="bold", va="center", size=15)
         for row, (fault, before, after) in enumerate(FAULTS):
             middle = top - row - 0.5

@@ -27,10 +27,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def some_models() -> list[ModelConfig]:
-    """The named shapes, small ones with every switch both ways, and one whose MLP is as wide as
-    its vocabulary, so that gate and up have the shape of the embedding."""
+    """The named shapes without experts, small ones with every switch both ways, and one whose MLP
+    is as wide as its vocabulary, so that gate and up have the shape of the embedding."""
     rng = random.Random(2)
-    found = [named_shape(name) for name in SHAPES]
+    found = [config for config in map(named_shape, SHAPES) if not config.experts]
     wide = replace(QWEN, name="as wide as its tokens", eos_token_ids=(), tie_word_embeddings=False)
     found.append(replace(wide, vocab_size=wide.intermediate_size))
     for tied, bias, norm in 2 * [(t, b, n) for t in (0, 1) for b in (0, 1) for n in (0, 1)]:
