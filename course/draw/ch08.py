@@ -7,7 +7,6 @@ and what the same steps would take on another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from mini_engine.step.step_model import StepModel
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 COSTS = StepModel(SHAPE, SPEC)  # remembers what it was asked
-FRUGAL = StepModel(SHAPE, replace(SPEC, request_us=8))  # of the server of chapter 10's first line
 OWN = default_capture_sizes(TOP_SEQS, 8192)
 
 

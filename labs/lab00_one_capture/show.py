@@ -1,7 +1,7 @@
 """One token on two lanes: launched from Python piece by piece, then out of your recording."""
 
 from labs.lab00_one_capture.one_step import launches_of_a_token, played, record
-from labs.support.lanes import drawn, length_us
+from labs.support.lanes import LEGEND, drawn, length_us
 from mini_engine.sim.device import Device
 from mini_engine.step.cards import load_spec
 
@@ -9,11 +9,13 @@ from mini_engine.step.cards import load_spec
 def main() -> None:
     device = Device(load_spec("h200"), compute=False, record=True)
     model, choice = launches_of_a_token(device)
-    print("One token of Qwen3-0.6B for one reader, by vLLM on an H200 (predicted)\n")
+    print("One token of Qwen3-0.6B for one reader, by vLLM on an H200 (predicted)")
+    print(f"{LEGEND}\n")
     before = device.counters.copy()
     events = played(device, model, choice)
     eager_us = length_us(events)
-    print(f"{device.counters.since(before).launches} launches from Python")
+    eager = device.counters.since(before)
+    print(f"{eager.launches} launches from Python")
     print(drawn(events, eager_us))
     try:
         graph = record(device, model)
@@ -23,9 +25,14 @@ def main() -> None:
     before = device.counters.copy()
     events = played(device, graph.replay, choice)
     graph_us = length_us(events)
-    print(f"\n{device.counters.since(before).launches} launches, one of them your graph of "
-          f"{len(graph.nodes)} kernels")  # fmt: skip
+    played_once = device.counters.since(before)
+    nodes = len(graph.nodes)
+    print(f"\n{played_once.launches} launches, one of them your graph of {nodes} kernels, "
+          "the others choose the token")  # fmt: skip
     print(drawn(events, eager_us))
+    if played_once.kernels != eager.kernels:
+        print(f"\nno token: {played_once.kernels} kernels ran, and it takes {eager.kernels}")
+        return
     print(f"\n{1e6 / eager_us:,.0f} tokens a second before, {1e6 / graph_us:,.0f} now: "
           f"{eager_us / graph_us:.1f} times as many, from the same kernels")  # fmt: skip
 

@@ -52,7 +52,7 @@ def cases() -> list[tuple[int, float]]:
 # ---------------------------------------------------------------- launched one by one
 
 
-@pytest.mark.catches("sum-of-lanes")
+@pytest.mark.catches("sum-of-lanes", "ends-with-the-last-launch")
 def test_a_step_of_short_kernels_waits_for_the_cpu_and_one_of_long_kernels_for_the_gpu() -> None:
     spec = OURS
     for kernels, kernel_us in ((257, 2.0), (257, 90.0)):

@@ -39,7 +39,7 @@ def main() -> None:
     for one in report.rungs:
         print(f"rung {one.rung}: {one.graphs} graph, pool + {one.pool_growth_bytes:,} bytes")
     print(f"the sums after all captures: {device.read(sums)[:, 0]}\n")
-    print("a character for each µs: copy, launch, kernels add and scale\n")
+    print("a character for each µs: copy, launch, wait, the kernels add and scale; · nothing\n")
     for slots in ([1, 2, 3, 4, 5], [3], [1, 2, 3]):
         x = np.repeat(np.array(slots, np.float32)[:, None], WIDTH, axis=1)
         batch = {"x": x, "slots": np.array(slots, np.int32)}
@@ -56,18 +56,20 @@ def main() -> None:
 
     written = generate(open_checkpoint(SHIPPED), load_spec("h200"), ["Return the", "def add("],
                        "FULL", max_new_tokens=16)  # fmt: skip
-    print(f"\nin {written.report.graphs} graphs, with {written.counters.launches} launches:")
+    print(f"\nin {written.report.graphs} graphs, with {written.counters.launches} launches, "
+          "the small model writes:")  # fmt: skip
     for text in written.texts:
         print(f"   {text!r}")
 
 
 def drawn(events: Sequence[TraceEvent], lane: str, began_us: float) -> str:
-    """A character for each µs: the first letter of what ran last in it, a point for none."""
+    """A character for each µs: the first letter of what ran last in it, w for any wait, a point
+    for nothing."""
     cells: dict[int, str] = {}
     for event in events:
         if event.lane == lane:
             ran = range(int(event.start_us - began_us), int(event.end_us - began_us))
-            cells |= dict.fromkeys(ran, event.name[0])
+            cells |= dict.fromkeys(ran, "w" if event.category == "wait" else event.name[0])
     return "".join(cells.get(cell, "·") for cell in range(max(cells, default=-1) + 1))
 
 

@@ -32,19 +32,19 @@ from mini_engine.sim.launch import Buffer, Node
 from mini_engine.sim.memory import FIRST_ADDRESS
 from mini_engine.step.cards import load_spec
 
-BELIEFS = {
-    "graphs-follow-names": "Wherever an input lies, the graph finds it by its name.",
-    "padded-rows-rest": "A row that nobody asked for does nothing, so it may hold anything.",
-    "sizes-may-be-chosen": "Which sizes get a graph is for the runner to choose.",
+BELIEFS = {  # by the alphabet, which says nothing about whose they are
     "a-warm-up-is-no-step": "A run whose answer nobody reads changes nothing.",
-    "one-launch-between-graphs": "Between two graphs there is one launch to remember.",
-    "freed-is-free": "Memory that was free when a graph was captured stays free for the graph.",
     "answers-keep": "An answer may be read as long as its buffer is not freed.",
-    "numbers-stay-live": "A Python number in a launch is looked up again at every replay.",
-    "reading-does-not-wait": "The host may read a buffer before the GPU has written it.",
-    "order-of-captures": "Small graphs may be captured first and lend large ones their memory.",
-    "one-memory-is-too-little": "Graphs of different sizes must not share a pool.",
     "capture-runs": "A capture runs what it records, once.",
+    "freed-is-free": "Memory that was free when a graph was captured stays free for the graph.",
+    "graphs-follow-names": "Wherever an input lies, the graph finds it by its name.",
+    "numbers-stay-live": "A Python number in a launch is looked up again at every replay.",
+    "one-launch-between-graphs": "Between two graphs there is one launch to remember.",
+    "one-memory-is-too-little": "Graphs of different sizes must not share a pool.",
+    "order-of-captures": "Small graphs may be captured first and lend large ones their memory.",
+    "padded-rows-rest": "A row that nobody asked for does nothing, so it may hold anything.",
+    "reading-does-not-wait": "The host may read a buffer before the GPU has written it.",
+    "sizes-may-be-chosen": "Which sizes get a graph is for the runner to choose.",
 }
 
 

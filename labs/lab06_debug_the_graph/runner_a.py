@@ -23,7 +23,7 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 def diagnosis() -> tuple[str, int]:
     """What the author believed, and the first line of the log that a right runner had not caused.
 
-    Both from `python -m labs.lab06_debug_the_graph.incident a`, before anything is mended.
+    Both from `.venv/bin/python -m labs.lab06_debug_the_graph.incident a`, before you mend anything.
     """
     return "the id of a belief", 0
 

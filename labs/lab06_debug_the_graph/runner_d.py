@@ -20,7 +20,7 @@ REHEARSALS = 2  # some kernels settle only in their second run
 def diagnosis() -> tuple[str, int]:
     """What the author believed, and the first line of the log that a right runner had not caused.
 
-    Both from `python -m labs.lab06_debug_the_graph.incident d`, before anything is mended.
+    Both from `.venv/bin/python -m labs.lab06_debug_the_graph.incident d`, before you mend anything.
     """
     return "the id of a belief", 0
 

@@ -19,7 +19,7 @@ from mini_engine.sim.launch import Buffer
 def diagnosis() -> tuple[str, int]:
     """What the author believed, and the first line of the log that a right runner had not caused.
 
-    Both from `python -m labs.lab06_debug_the_graph.incident f`, before anything is mended.
+    Both from `.venv/bin/python -m labs.lab06_debug_the_graph.incident f`, before you mend anything.
     """
     return "the id of a belief", 0
 

@@ -18,9 +18,9 @@ def main() -> None:
         log = INCIDENTS[letter](module)
         for line in log:
             if line.startswith(TOLD):
-                print(f"  {line}")
+                print(f"  {letter}  {line}")
         found = Counter(line.partition(" ")[0] for line in log)
-        print(f"  {', '.join(f'{kind} {found[kind]}' for kind in RAN if found[kind])}")
+        print(f"  {letter}  {', '.join(f'{kind} {found[kind]}' for kind in RAN if found[kind])}")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def objection(letter: str) -> str:
 
 def waits(letter: str) -> NotImplementedError:
     """What a test raises that comes later: the hole of this runner is still open."""
-    command = f"python -m labs.lab06_debug_the_graph.incident {letter}"
+    command = f".venv/bin/python -m labs.lab06_debug_the_graph.incident {letter}"
     return NotImplementedError(
         f"TODO({[*RUNNERS].index(letter) + 1}): first the diagnosis: {command}"
     )
@@ -199,7 +199,7 @@ def test_runner_a_needs_no_memory_and_no_capture_to_convert() -> None:
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_a_is_mended_and_not_replaced() -> None:
+def test_runner_a_is_not_replaced_by_another() -> None:
     mended("a")
 
 
@@ -239,7 +239,7 @@ def test_runner_b_does_so_after_a_step_without_a_graph() -> None:
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_b_is_mended_and_not_replaced() -> None:
+def test_runner_b_is_not_replaced_by_another() -> None:
     mended("b")
 
 
@@ -287,7 +287,7 @@ def test_runner_c_refuses_what_is_above_its_top() -> None:
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_c_is_mended_and_not_replaced() -> None:
+def test_runner_c_is_not_replaced_by_another() -> None:
     mended("c")
 
 
@@ -377,7 +377,7 @@ def test_runner_d_rehearses_each_kernel_twice_before_its_film() -> None:
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_d_is_mended_and_not_replaced() -> None:
+def test_runner_d_is_not_replaced_by_another() -> None:
     mended("d")
 
 
@@ -432,7 +432,7 @@ def test_runner_e_runs_them_live_and_all_others_in_graphs(live: tuple[str, ...])
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_e_is_mended_and_not_replaced() -> None:
+def test_runner_e_is_not_replaced_by_another() -> None:
     mended("e")
 
 
@@ -468,7 +468,7 @@ def test_runner_f_leaves_it_alone_in_pieces_too(live: tuple[str, ...]) -> None:
 
 
 @pytest.mark.catches("no-error-no-fault")
-def test_runner_f_is_mended_and_not_replaced() -> None:
+def test_runner_f_is_not_replaced_by_another() -> None:
     mended("f")
 
 

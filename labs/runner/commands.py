@@ -28,6 +28,7 @@ from labs.runner.doctor import INSTALL, missing
 from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predict import score_line, unanswered
 from labs.runner.programs import merged
+from labs.runner.prose import say
 from labs.runner.renumber import renumber
 from labs.runner.report import as_json, done, hole_in_doubt, show_report
 from labs.runner.reward import at_green, at_red, holes_so_far, printed
@@ -137,10 +138,11 @@ def _introduce(lab: Lab, fresh: bool, progress: Progress, console: Console) -> N
         console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
     for hole in lab.holes:
         verb = "mend " if hole.broken else "write"
-        console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
-    console.print(
+        say(console, f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}", hang=8)
+    say(
+        console,
         f"\nThen: [bold]{command('watch')}[/], which checks whenever you save "
-        f"(once: {command('check')})   stuck: [bold]{command('hint')}[/]"
+        f"(once: {command('check')})   stuck: [bold]{command('hint')}[/]",
     )
 
 
@@ -231,9 +233,9 @@ def run_hint(args: Namespace, console: Console) -> Done:
     if not passed:
         seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
         workspace.save_progress(progress)
-    console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
+    say(console, f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
     for level, hint in enumerate(hole.hints[:seen], start=1):
-        console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
+        say(console, f"  hint {level} of {len(hole.hints)}: {escape(hint)}", hang=2)
     if seen == len(hole.hints):
         answer = command("solution", lab.number, "--hole", hole.number)
         console.print(f"[dim]No more hints. The answer: {answer}[/]")
@@ -285,7 +287,7 @@ def run_solution(args: Namespace, console: Console) -> Done:
     }
     console.print(f"[bold]Lab {lab.number}[/], the engine's way. Yours may differ and be as right.")
     for name, text in found.items():
-        console.print(f"\n[bold]{name}[/]\n{escape(text)}")
+        console.print(f"\n[bold]{name}[/]\n{escape(text.replace(chr(9), '  '))}")
     return Done(found)
 
 

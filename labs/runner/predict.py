@@ -45,6 +45,7 @@ from rich.table import Table
 from labs.runner import Done, command, workspace
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from labs.runner.cut.source import shown
+from labs.runner.prose import say
 from labs.runner.workspace import FIRST, Progress
 
 
@@ -219,7 +220,7 @@ def _ask(asked: list[Question], console: Console) -> None:
 
 def _show_question(question: Question, console: Console) -> None:
     unit = f" [dim]({question.unit})[/]" if question.unit and not question.choices else ""
-    console.print(f"\n[bold]{question.number}.[/] {escape(question.asks)}{unit}")
+    say(console, f"\n[bold]{question.number}.[/] {escape(question.asks)}{unit}", hang=3)
     for i, choice in enumerate(question.choices, start=1):
         console.print(f"   {i}  {escape(choice)}")
 
@@ -239,7 +240,7 @@ def _show_answers(lab: Lab, asked: list[Question], passed: bool, console: Consol
         if passed:
             sign = "" if one is None else "[green]✓[/] " if one.right else "[red]✗[/] "
             key = escape(question.in_words(question.answer))
-            console.print(f"   {sign}the key: [bold]{key}[/]. {escape(question.because)}")
+            say(console, f"   {sign}the key: [bold]{key}[/]. {escape(question.because)}")
         result.append(
             {"question": question.asks, "number": question.number, "unit": question.unit,
              "choices": list(question.choices), "said": one and one.value,

@@ -16,6 +16,7 @@ from labs.runner.checks.checking import Outcome, Report
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.holes import hole_of, holes_of, tests_of
 from labs.runner.cut.source import shown
+from labs.runner.prose import say
 from labs.runner.workspace import Progress
 
 IN_FULL = 3  # causes that are shown with all that is known; the others in a line
@@ -137,7 +138,7 @@ def _open_holes(report: Report, console: Console) -> None:
             console.print(f"[yellow]○[/] {verb}({number}) [bold]{hole.name}[/]")
             continue
         label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
-        console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
+        say(console, f"[yellow]○[/] {label} [dim]({waiting})[/]", hang=2)
 
 
 def _failures(report: Report, console: Console, *, every: bool) -> None:
@@ -164,7 +165,7 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
         _in_full(report.lab, outcome, console)
         for id in ids:
             belief = report.lab.misconception(id)
-            console.print(f"    [bold]The cause[/] ({id}): {escape(belief.says)}")
+            say(console, f"    [bold]The cause[/] ({id}): {escape(belief.says)}")
             console.print(f"    Read {belief.read}")
         if outcome.printed.strip() and (every or not printed):
             printed = True

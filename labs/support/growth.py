@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 
-from labs.support.lanes import drawn
+from labs.support.lanes import LEGEND, drawn
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
@@ -58,6 +58,7 @@ def main() -> None:
         print(f", as before. The next to change it is {to_come[0]}." if to_come else ".")
     else:
         print(f", before {was_s:,.0f}. A step of Qwen3-0.6B, launched so (predicted):")
+        print(LEGEND)
         was, has = step(before), step(now)
         longest = max(was.itl_us, has.itl_us)
         print(f"before\n{drawn(was.timeline, longest)}\nnow\n{drawn(has.timeline, longest)}")

@@ -11,6 +11,7 @@ from mini_engine.sim.trace import LANES, TraceEvent, busy_us
 
 WIDE = 60  # characters of the longest step
 CELLS = "·░▒▓█"  # a lane is idle all the time that a character stands for, … or never
+LEGEND = "a lane at work: █ all the time, ▓ ▒ ░ part of it, · never"
 
 
 def length_us(events: Iterable[TraceEvent]) -> float:

@@ -1,8 +1,8 @@
 """How long a decode step takes, on the back of an envelope: the arithmetic of launch overhead.
 
     h200 = load_spec("h200")
-    eager_itl_us(373, 2.2, h200)      # the CPU is late for every kernel: 373 x cpu_op_us and a bit
-    full_itl_us(373, 2.2, h200)       # one launch: the GPU never waits for another
+    eager_itl_us(310, 3.3, h200)      # the CPU is late for every kernel: 310 x cpu_op_us and a bit
+    full_itl_us(310, 3.3, h200)       # one launch: the GPU never waits for another
 
 CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel starts when it has
 been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of

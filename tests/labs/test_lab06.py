@@ -70,7 +70,7 @@ def test_a_sibling_in_the_place_of_a_runner_is_refused() -> None:
         for file, sibling in siblings.items()
     }
     for file, failed in failing(texts).items():
-        assert f"test_{Path(file).stem}_is_mended_and_not_replaced" in {o.test for o in failed}
+        assert f"test_{Path(file).stem}_is_not_replaced_by_another" in {o.test for o in failed}
 
 
 def test_the_fault_itself_is_found_by_its_incident_once_it_is_diagnosed() -> None:
@@ -111,6 +111,10 @@ def test_there_are_as_many_wrong_beliefs_to_choose_from_as_right_ones() -> None:
     assert told <= set(BELIEFS)
     assert len(told) == len(FILES)
     assert len(BELIEFS) >= 2 * len(told)
+
+
+def test_the_beliefs_stand_in_an_order_that_does_not_say_whose_they_are() -> None:
+    assert list(BELIEFS) == sorted(BELIEFS)
 
 
 def functions_belief(text: str) -> str:
