@@ -17,7 +17,7 @@ from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.chat import ChatTemplate
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.step.cards import load_spec
-from tests.support.endpoint_helpers import Served, flat_backend, served, settled
+from tests.support.endpoint_helpers import Served, flat_backend, run, served, settled
 
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 NEW = 12
@@ -60,7 +60,7 @@ def test_clients_side_by_side_get_what_the_engine_writes(
             assert "".join(one["choices"][0]["text"] for one in streamed) == texts[0]
             assert server.free_blocks() == free
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_seed_draws_the_same_text_again_and_another_seed_another() -> None:
@@ -71,7 +71,7 @@ def test_a_seed_draws_the_same_text_again_and_another_seed_another() -> None:
             one, again, other, _ = [answer["choices"][0]["text"] for _, answer in answers]
             assert one == again != other
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_streamed_answer_is_the_whole_one_with_usage_at_its_end() -> None:
@@ -96,7 +96,7 @@ def test_a_streamed_answer_is_the_whole_one_with_usage_at_its_end() -> None:
             assert {one["object"] for one in [first, *events, last]} == {"chat.completion.chunk"}
             assert len({one["id"] for one in [first, *events, last]}) == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_prompt_may_be_text_or_token_ids_and_has_default_lengths() -> None:
@@ -114,7 +114,7 @@ def test_a_prompt_may_be_text_or_token_ids_and_has_default_lengths() -> None:
             )
             assert answer["usage"]["total_tokens"] == 64  # a chat's answer fills the context
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_stop_string_ends_the_answer_and_is_counted_as_that() -> None:
@@ -135,7 +135,7 @@ def test_a_stop_string_ends_the_answer_and_is_counted_as_that() -> None:
             assert ended["stop"] + ended["length"] == 3
             assert not ended["abort"]
 
-    asyncio.run(main())
+    run(main())
 
 
 class Letters:

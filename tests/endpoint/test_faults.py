@@ -23,7 +23,7 @@ import pytest
 from mini_engine.endpoint import app
 from mini_engine.endpoint.engines import Placeholder, real
 from mini_engine.engine.generation import SHIPPED
-from tests.support.endpoint_helpers import Served, events_of, flat_backend, served, settled
+from tests.support.endpoint_helpers import Served, events_of, flat_backend, run, served, settled
 
 ROOT = Path(__file__).parents[2]
 few_or_many = pytest.mark.parametrize("clients", [100, pytest.param(1000, marks=pytest.mark.slow)])
@@ -80,7 +80,7 @@ def test_clients_that_vanish_at_random_leave_no_block_and_no_stream_behind(
             assert metrics.ended["length"] >= found["whole"]
             assert metrics.ended["abort"] > 0
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_the_real_engine_loses_no_block_to_clients_that_vanish() -> None:
@@ -100,7 +100,7 @@ def test_the_real_engine_loses_no_block_to_clients_that_vanish() -> None:
             await settled(server)
             assert server.free_blocks() == free
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_queue_that_is_full_says_when_to_come_again(clients: int, queue: int) 
             assert server.free_blocks() == free
             assert peak_mib() - before < 200  # clients are in this process, too
 
-    asyncio.run(main())
+    run(main())
 
 
 def peak_mib() -> float:
@@ -193,7 +193,7 @@ def test_a_reader_who_takes_nothing_is_cut_off_and_slows_nobody_down(
             assert b"[DONE]" not in got
             slow.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_an_engine_that_fails_ends_every_stream_with_an_error(
@@ -219,7 +219,7 @@ def test_an_engine_that_fails_ends_every_stream_with_an_error(
             async with server.session.get("/health") as reply:
                 assert reply.status == 503
 
-    asyncio.run(main())
+    run(main())
 
 
 async def until_refused(address: str) -> None:
@@ -262,9 +262,9 @@ def test_sigterm_serves_to_the_end_whoever_is_being_served(again: bool) -> None:
 
             if again:
                 with pytest.raises(aiohttp.ClientPayloadError):
-                    asyncio.run(main())
+                    run(main())
             else:
-                assert asyncio.run(main()) == 150
+                assert run(main()) == 150
             assert server.wait(20) == 0
         finally:  # a server that outlives a failed claim would be waited for without end
             server.kill()

@@ -13,7 +13,7 @@ from mini_engine.serving import realtime
 from mini_engine.serving.replay import Replica, replay
 from mini_engine.serving.report import Served
 from mini_engine.serving.request_trace import synthetic_trace
-from tests.support.endpoint_helpers import flat_backend, served
+from tests.support.endpoint_helpers import flat_backend, run, served
 
 
 class Wall:
@@ -80,7 +80,6 @@ def test_a_request_that_comes_later_waits_for_no_time_that_has_passed(wall: Wall
 
 
 def test_metrics_have_vllms_names_and_count_what_happened() -> None:
-    import asyncio
 
     async def main() -> None:
         async with served(flat_backend()) as server:
@@ -113,4 +112,4 @@ def test_metrics_have_vllms_names_and_count_what_happened() -> None:
         assert ttft == sorted(ttft)
         assert core.metrics.ttft.sum_s == values["vllm:time_to_first_token_seconds_sum{}"] > 0
 
-    asyncio.run(main())
+    run(main())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mini_engine.endpoint.app import BODY_BYTES
-from tests.support.endpoint_helpers import flat_backend, served, settled
+from tests.support.endpoint_helpers import flat_backend, run, served, settled
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 BAD: list[tuple[str, Any, int, str | None, str | None]] = [  # path, body, status, code, param
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_refused_in_openais_form_and_harms_nobody() -> None:
             await settled(server)
             assert server.free_blocks() == free
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_request_that_never_fits_the_cache_is_refused_at_once() -> None:
@@ -88,7 +88,7 @@ def test_a_request_that_never_fits_the_cache_is_refused_at_once() -> None:
             assert status == 400
             assert "blocks" in answer["error"]["message"]
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ü", "secret"])
@@ -109,4 +109,4 @@ def test_who_lacks_the_api_key_is_refused(given: str | None) -> None:
                 async with server.session.get(path) as reply:
                     assert reply.status == 200
 
-    asyncio.run(main())
+    run(main())

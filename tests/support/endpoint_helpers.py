@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import ClientResponse, ClientSession, web
 
@@ -23,6 +24,14 @@ from mini_engine.serving.replay import Replica
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import Mode
 from mini_engine.step.step_model import StepModel
+
+Result = TypeVar("Result")
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """asyncio.run in a thread of its own: in this one Playwright's loop may be running."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, main).result()
 
 
 class FlatCosts(StepModel):

@@ -299,11 +299,11 @@ def test_a_disk_that_is_full_leaves_no_lab_half_started(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         whole(path, text)
 
-    monkeypatch.setattr(workspace, "write", full)
-    code, said = say("start", "6")
+    with monkeypatch.context() as disk:
+        disk.setattr(workspace, "write", full)
+        code, said = say("start", "6")
     assert code == 2
     assert "progress.json: no space left" in said
-    monkeypatch.undo()
     assert not any(workspace.home().rglob("*.py"))
 
 
