@@ -9,15 +9,8 @@ kernel can be faster. A GGUF file goes by its mix (--quant q4_k_m) or by its siz
 what they keep; the last line predicts a step of --engine on --host beside its floor.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import Any
-
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Args, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.capacity import capacity, check_context
 from mini_engine.step.curves import step_floor_us
@@ -30,7 +23,7 @@ SIZE = "of the weights, instead of --quant: 1e9 bytes"
 OPTIONS: options.Rows = {"--file-gb GB": (options.between(1e-9, 1e9), None, SIZE)}
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.file_gb and args.quant:
         raise ValueError(f"--file-gb says how large weights are: leave out --quant {args.quant}")
     server = options.server(args)
@@ -54,7 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {**options.told(server), **found}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     report = r.report
     console.print(
         f"{r.shape} on {r.spec}: weights {r.quant}, cache {r.kv_dtype}, batch "

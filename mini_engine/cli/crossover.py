@@ -15,16 +15,10 @@ With --speculate K it asks instead where drafts stop paying: a step checks K dra
 of which the share --accept is right. `validate --speculation` says how far off that was.
 """
 
-from __future__ import annotations
-
-import argparse
 from dataclasses import replace
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, lanes, table, two_digits
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, lanes, table, two_digits
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.hub import shape_of
@@ -61,7 +55,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.speculate:
         return _speculate(args)
     if args.draft or args.accept is not None:
@@ -97,7 +91,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _speculate(args: argparse.Namespace) -> dict[str, Any]:
+def _speculate(args: Args) -> Found:
     if args.out:
         raise ValueError(f"-o {args.out}: --speculate draws no picture")
     server, context = options.server(args), args.context
@@ -121,7 +115,7 @@ def _speculate(args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_speculation(r: argparse.Namespace, console: Console) -> None:
+def _show_speculation(r: Args, console: Screen) -> None:
     console.print(
         f"{r.shape} on {options.on(r)}, {r.context:,} tokens of context each: predicted. "
         f"{r.speculate} drafts by {r.draft or 'n-grams'}, {r.accept:.0%} of them right, make "
@@ -138,7 +132,7 @@ def _show_speculation(r: argparse.Namespace, console: Console) -> None:
     console.print(f"{where}. Pays from: the least share of drafts that must be right.")
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     if r.speculate:
         return _show_speculation(r, console)
     console.print(

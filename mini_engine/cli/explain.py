@@ -11,15 +11,8 @@ nearest decides. From an eager step it also tells how fast your host is, and pre
 that. Without --itl it explains what is predicted.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import Any
-
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Args, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.run import WAYS
 
@@ -31,7 +24,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     server = options.server(args)
     found = server.explain(args.batch, args.context, args.itl, args.mode)
     share, low, high = found.saved()
@@ -46,7 +39,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     itl_ms = f"{r.itl_us / 1e3:g}" if r.measured else options.two_digits(r.itl_us / 1e3)
     console.print(
         f"{r.shape} on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "

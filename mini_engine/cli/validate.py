@@ -19,19 +19,14 @@ finds the figures that nobody publishes from the shipped points, fits again with
 out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.step.cards import intervals
 from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
@@ -83,7 +78,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     from mini_engine import plots
 
     if args.speculation and (args.fit or args.points):
@@ -128,7 +123,7 @@ def _judged(rows: list[measured.Row]) -> dict[str, Any]:
     return {"points": rows, "classes": measured.by_class(rows), "summary": summary}
 
 
-def _fit(console: Console) -> None:
+def _fit(console: Screen) -> None:
     sheets = measured.Sheets.shipped()
     points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
     sheets, done, of = fit.hosts_to_fit(points, sheets), count(1), len({p.source for p in points})
@@ -139,7 +134,7 @@ def _fit(console: Console) -> None:
     fit.keep(found, points, without | fit.left_out_beside(points, others, found))
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     say = console.print
     if r.speculation:
         say(
