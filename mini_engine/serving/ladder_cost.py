@@ -87,8 +87,9 @@ class LadderCosts:
             held = activation_bytes(config, shape.num_tokens)
             if graph.mode is CUDAGraphMode.FULL:  # vLLM's end before the logits, SGLang's after
                 inside = {op.name for op in ops if op.by != "torch"}
-                each = ("lm_head" in inside) * config.dtype_bytes + 4 * ("logits_to_float" in inside)
-                held += shape.num_reqs * config.vocab_size * each
+                a_logit = ("lm_head" in inside) * config.dtype_bytes
+                a_logit += 4 * ("logits_to_float" in inside)
+                held += shape.num_reqs * config.vocab_size * a_logit
             return capture_cost(ops, spec, launched_as), held
 
         self._costs_of = costs_of
