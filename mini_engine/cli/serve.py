@@ -18,20 +18,15 @@ asks for each request whether computing again takes longer.
 
 import argparse
 import time
-from dataclasses import replace
 from pathlib import Path
 
-from rich.progress import Progress
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Format, Found, Screen
+from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns, read_trace, with_shared_prefix
-from mini_engine.serving.swap_cost import SwapCost
 
-HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
 
 LINES = (  # what must be there for it, a line's name, what it says
@@ -87,23 +82,16 @@ def run(args: Args, console: Screen) -> Found:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     args.share = 1.0 if args.share is None else args.share
     server = options.server(args)
-    sized = server.sized(args.mode, args.capture_sizes)
-    options.name_dropped(args, sized.dispatcher.sizes, console)
-    with console.status("reading the trace"):
-        trace = read_trace(args.trace, args.columns)
-    copies = SwapCost(
-        server.costs, sized.dispatcher, args.max_num_batched_tokens, sized.limits.block_size
-    )
-    blocks, swapping = sized.limits.num_blocks, args.preemption != "recompute"
-    limits = replace(
-        sized.limits, num_blocks=min(blocks, 1 + (args.kv_blocks or blocks)),
-        prefix_caching=sharing, preemption=args.preemption,
-        host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
+    sized = server.sized(
+        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=sharing,
+        preemption=args.preemption,
     )  # fmt: skip
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        read = progress.track(trace, description="serving")
-        requests = with_shared_prefix(read, args.shared_prefix, args.share)
-        report = replay(requests, server.costs, limits, sized.dispatcher, copies=copies)
+    limits, dispatcher = sized.limits, sized.dispatcher
+    options.name_dropped(args, dispatcher.sizes, console)
+    with console.status("serving"):
+        trace = read_trace(args.trace, args.columns)
+        requests = with_shared_prefix(trace, args.shared_prefix, args.share)
+        report = replay(requests, server.costs, limits, dispatcher)
     if not report.requests:
         raise ValueError(
             f"{args.trace}: none of {len(trace)} requests fits a context of "
@@ -122,16 +110,15 @@ def run(args: Args, console: Screen) -> Found:
         **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,
         "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
         "itl_p50_interval": interval, "graphs": sized.graph_costs,
-        "optimal_ladder": optimal_ladder_saving(report, server.costs, sized.dispatcher),
+        "optimal_ladder": optimal_ladder_saving(report, server.costs, dispatcher),
         "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s,
     }  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
-    form, modes = Format().format, {mode: n for mode, n in r.steps_by_mode.items() if n}
     sizes = r.optimal_ladder.capture_sizes if r.optimal_ladder else ()
     told = {
-        "modes": ", ".join(f"{mode} {n / r.steps:.1%}" for mode, n in modes.items()),
+        "modes": ", ".join(f"{m} {n / r.steps:.1%}" for m, n in r.steps_by_mode.items() if n),
         "rows": r.rows + r.padded_rows, "again": r.recomputed_tokens - r.recompute_tokens_saved,
         "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
         "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",
