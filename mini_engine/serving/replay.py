@@ -53,7 +53,7 @@ def replay(
 
     A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
     leaves no room for a token is refused, and an output that does not fit is cut; the report counts
-    both. `copies`: what preempting by swap costs, if not `SwapCost`. `on_served` is called with each
+    both. `copies`: what preempting by swap costs, if not `SwapCost`. `on_served` is called with a
     request as it ends. Without `in_strides` every step is taken by itself: to check the strides.
 
     Raises ValueError where the requests are not in order of arrival.
