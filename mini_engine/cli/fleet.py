@@ -29,13 +29,11 @@ from pathlib import Path
 from rich.progress import Progress
 
 from mini_engine.cli import options
-from mini_engine.cli.serve import NAMED, columns
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, form, table
 from mini_engine.files import check_out
 from mini_engine.fleet.fleet import ROUTERS, Design
 from mini_engine.fleet.fleet import run as run_fleet
 from mini_engine.fleet.sweep import KEYS, Sweep, cell_of, designs_up_to, requests_of, sweep_to
-from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.cards import load_spec
 
 
@@ -47,10 +45,8 @@ def named_numbers(word: str) -> dict[str, float]:
 
 routers = partial(options.words, known=tuple(ROUTERS))
 modes = partial(options.words, known=options.SHARED["mode"]["--mode"][0])
-SHARED = "shape spec limits"
+SHARED = "trace shape spec limits"
 OPTIONS: options.Rows = {
-    "--trace FILE": (Path, SHIPPED_TRACE, "as of `serve` (default: a synthetic one)"),
-    f"--columns {NAMED}": (columns, None, "the trace's (default: those of a trace that is known)"),
     "--replicas N": (options.between(1, 10_000, int), 2, "of --spec; with --search at most"),
     "--router NAME": (routers, ["least"], f"{', '.join(ROUTERS)} (default: least)"),
     "--mode NAME": (modes, options.MODES[-1:], f"as of `serve` (default: {options.MODES[-1]})"),
@@ -59,8 +55,6 @@ OPTIONS: options.Rows = {
     "--autoscale N": (options.counted, 0, "requests a replica to aim at (default: all serve)"),
     "--boot S": (options.between(0, 1e5), 30.0, "of a cold start, an assumption"),
     "--load GB/S": (options.between(1e-3, 1e6), 2.0, "of reading weights, an assumption"),
-    "--shared-prefix TOKENS": (options.counted, 0, "that prompts begin with; the cache is then on"),
-    "--share 0..1": (options.share, 1.0, "of the prompts"),
     "--prefixes N": (options.positive, 1, "different ones"),
     "--slo ttft=MS,itl=MS": (named_numbers, {}, "what makes a request content (default: anything)"),
     "--price CARD=X,...": (named_numbers, {}, "an hour (default: 1)"),
@@ -129,7 +123,7 @@ def run(args: Args, console: Screen) -> Found:
         prices=tuple(sorted(args.price.items())), max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip
-    shared, began = (args.shared_prefix, args.share, args.prefixes), time.perf_counter()
+    shared, began = (*options.shared_prefix(args), args.prefixes), time.perf_counter()
     if not args.search:
         with console.status("serving"):
             report = run_fleet(design, requests_of(str(args.trace), args.columns, shared))

@@ -16,18 +16,14 @@ and V of a preempted request wait in 4 GiB of host memory, and steps wait for th
 asks for each request whether computing again takes longer.
 """
 
-import argparse
 import time
-from pathlib import Path
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
-from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns, read_trace, with_shared_prefix
-
-NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
+from mini_engine.serving.request_trace import read_trace, with_shared_prefix
 
 LINES = (  # what must be there for it, a line's name, what it says
     ("at_once", "arrival times", "none in the trace: all requests arrive at once"),
@@ -53,44 +49,25 @@ LINES = (  # what must be there for it, a line's name, what it says
 )  # fmt: skip
 
 
-def columns(word: str) -> Columns:
-    """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
-    named = dict(part.partition("=")[::2] for part in word.split(","))
-    complete, unit_us = all(named.values()), 1e3 if "time_ms" in named else 1e6
-    time = named.pop("time_ms" if "time_ms" in named else "time", None)
-    if {*named} != {"prompt", "new"} or not complete:
-        raise argparse.ArgumentTypeError(
-            f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
-        )
-    return Columns(time, named["prompt"], named["new"], unit_us)
-
-
-SHARED = "shape spec mode stored limits sizes"
+SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
-    "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
-    f"--columns {NAMED}": (columns, None, "the trace's (default: those of a trace that is known)"),
     "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),
-    "--shared-prefix TOKENS": (options.counted, 0, "with which a share of the prompts begins"),
-    "--share 0..1": (options.share, None, "of the prompts (default: 1)"),
     "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
 }
 
 
 def run(args: Args, console: Screen) -> Found:
-    began, sharing = time.perf_counter(), args.shared_prefix > 0
-    if args.share is not None and not sharing:
-        raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
-    args.share = 1.0 if args.share is None else args.share
+    began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
     sized = server.sized(
-        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=sharing,
+        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=shared[0] > 0,
         preemption=args.preemption,
     )  # fmt: skip
     limits, dispatcher = sized.limits, sized.dispatcher
     options.name_dropped(args, dispatcher.sizes, console)
     with console.status("serving"):
         trace = read_trace(args.trace, args.columns)
-        requests = with_shared_prefix(trace, args.shared_prefix, args.share)
+        requests = with_shared_prefix(trace, *shared)
         report = replay(requests, server.costs, limits, dispatcher)
     if not report.requests:
         raise ValueError(

@@ -74,7 +74,7 @@ REFUSED = [
     ("serve --mode ful", "FULL_AND_PIECEWISE"),
     ("serve --share 1.5", "1.5"),
     ("serve --share 0.5", "--shared-prefix"),
-    ("trace --context 1", "context 1"),
+    ("trace --context 0", "0"),
     ("trace --batch 1025", "1025"),
     ("trace --shape qwen3-8b --spec rtx4070", "rtx4070"),
     ("trace -o step.svg", "step.svg"),
