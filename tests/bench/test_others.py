@@ -248,7 +248,6 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     ("words", "value"),
     [
         (["--against", "vlm"], "vlm"),
-        (["--against", "vllm", "--python", "/no/python"], "/no/python"),
         (["--against", "vllm"], "'tiny'"),
     ],
 )
