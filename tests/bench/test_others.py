@@ -245,11 +245,7 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (["--against", "vlm"], "vlm"),
-        (["--against", "vllm"], "'tiny'"),
-    ],
+    ("words", "value"), [(["--against", "vlm"], "vlm"), (["--against", "vllm"], "'tiny'")]
 )
 def test_bad_input_names_the_value(words: list[str], value: str, capsys: Any) -> None:
     assert main(["bench", "--device", "cpu", *words]) == 2
