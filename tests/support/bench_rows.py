@@ -24,7 +24,6 @@ LAWS: dict[str, tuple[str, Any, float]] = {
     "hf-eager": ("hf56", "eager", 1.05),
     "hf-reduce-overhead": ("fused9", "full", 1.5),
     "ours-eager": ("fused9", "eager", 1.1),
-    "ours-piecewise": ("fused9", "piecewise", 1.15),
     "ours-graph": ("fused9", "full", 1.3),
     "ours-graph-k8": ("fused9", "full", 1.28),
     "graph-9": ("fused9", "full", 1.02),
