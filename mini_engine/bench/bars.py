@@ -81,6 +81,6 @@ def _judged(bar: Bar, steps: Sequence[Row]) -> Result:
     else:
         reached = theirs.itl.low / ours.itl.high >= bar.limit
         value = theirs.itl_us / ours.itl_us
-        without = f", which ran without a graph: {theirs.no_graph}" if theirs.no_graph else ""
+        without = f", {theirs.no_graph}" if theirs.no_graph else ""
         why += f", {bar.baseline} {theirs.itl_us:,.1f} µs{without}, the bar is × {bar.limit:g}"
     return Result(bar.name, REACHED if reached else MISSED, value, why)

@@ -2,27 +2,21 @@
 
     bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
     rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
-    rows = list(bench.profiled(weights, rows))    # kernels, launches: when every time was taken
 
 For each variant: can it run here? prepare; the gate; laps in turns with the anchor, AB BA; what the
 simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
 device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
-those out, too. A process that has loaded the profiler launches more slowly from then on, so it
-counts when nothing is left to time.
+those out, too.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
@@ -36,16 +30,10 @@ from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import Weights
-from mini_engine.sim.recorded import counted, events_of_profile
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, step_time, with_pdl
-
-# Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
-# Without graphs, the smallest model that is measured launches more than a hundred.
-MOST_LAUNCHES = 16
 
 
 @dataclass(frozen=True)
@@ -81,28 +69,6 @@ class Bench:
                 anchor = _prepared(ANCHOR, setup)
         anchor.release()
 
-    @torch.no_grad()
-    def profiled(
-        self, weights: Weights, rows: Iterable[Row], folder: Path | None = None
-    ) -> Iterator[Row]:
-        """Those of a point's rows that were measured, with the kernels and launches of a call by
-        the profiler, whose trace goes into `folder`. Nothing here may be timed afterwards."""
-        todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
-        setup = self._setup(weights, todo[0].point) if todo else None
-        for row in todo:
-            assert setup is not None
-            variant = _prepared(row.variant, setup)
-            kept = folder and folder / f"{row.shape}-batch{row.batch}-{row.variant}.json"
-            kernels, launches = counted_by_profiler(self.backend, variant.step, kept)
-            variant.release()
-            _clean(self.backend, row.variant)
-            # Where torch.compile thinks a graph unsafe, "reduce-overhead" goes on without one: the
-            # step is right, and slow, and no baseline for graphs. TORCH_LOGS=perf_hints tells why.
-            graphed = VARIANTS[row.variant].mode == "full"
-            without = graphed and launches is not None and launches > MOST_LAUNCHES
-            told = f"{launches} launches" if without else ""
-            yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=told)
-
     def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
         """Room for laps of so many steps, and for the gate."""
         room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
@@ -115,10 +81,11 @@ class Bench:
         variant: Variant | None = None
         try:
             began = time.perf_counter()
+            skipped = skipped_graphs()
             variant = kind.make(setup)
             variant.prepare()
             self.backend.synchronize()
-            prepare_s = time.perf_counter() - began
+            prepare_s, skipped = time.perf_counter() - began, skipped_graphs() - skipped
             if kind.few_bits is not None:
                 judge = gate_of(setup, self.gate_steps, kind.few_bits)
             verdict = judge.judge(variant)
@@ -139,6 +106,7 @@ class Bench:
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
                 prepare_s=prepare_s,
                 steps_a_call=variant.steps_a_call,
+                no_graph=f"graphs left out: {skipped}" if skipped and kind.mode == "full" else "",
                 bytes_to_move=moved,
                 predicted_us=predicted_of(variant, kind, setup, self.spec_for(kind.engine)),
                 itl_laps_us=ours,
@@ -212,23 +180,9 @@ def _clean(backend: GraphBackend, name: str) -> None:
         ) from None
 
 
-def counted_by_profiler(
-    backend: GraphBackend, call: Callable[[], object], kept: Path | None = None
-) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by PyTorch's profiler; None for none. A replayed graph is
-    one launch and all of its kernels. `kept`: where the profiler's trace goes."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
-    from torch.profiler import ProfilerActivity, profile
+def skipped_graphs() -> int:
+    """CUDA graphs that torch.compile has left out in this process, since it thought them unsafe: a
+    step without them is right, and no baseline for graphs. TORCH_LOGS=perf_hints tells why."""
+    from torch._dynamo.utils import counters
 
-    watched = [ProfilerActivity.CPU, *([] if backend.emulated else [ProfilerActivity.CUDA])]
-    call()
-    backend.synchronize()
-    with no_garbage_collection(), profile(activities=watched) as profiler:
-        call()
-        backend.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = kept or Path(folder) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(path))
-        kernels, launches = counted(events_of_profile(json.loads(path.read_text())["traceEvents"]))
-    return kernels or None, launches or None
+    return int(counters["inductor"]["cudagraph_skips"])

@@ -69,8 +69,8 @@ def stages_for(device: str) -> list[Stage]:
     def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> str:
         what = f"--shape {shapes} --arms {arms} --batch {batches if real else 1}"
         gate = f"--gate-steps {gate_steps if real else 4}"
-        return (f"-m mini_engine bench --device {device} --resume {how} {what} {gate} "
-                f"-o {FOLDER}/{BENCH} --traces {FOLDER}/traces")  # fmt: skip
+        command = f"-m mini_engine bench --device {device} --resume {how}"
+        return f"{command} {what} {gate} -o {FOLDER}/{BENCH}"
 
     calibrate = (f"-m mini_engine calibrate --device {device} -o {FOLDER}/card.json "
                  f"--evidence {FOLDER}/calibration.json")  # fmt: skip

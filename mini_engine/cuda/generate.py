@@ -1,8 +1,7 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Where
-something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
-line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and emulated graphs. Where something is missing
+(a GPU, bf16, Triton, memory), the nearest thing that works is done, and one line says so.
 """
 
 from __future__ import annotations
@@ -98,14 +97,13 @@ def generate(
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
-    """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
-    the first prompt's; `requests_for` says what the seeds of the others are. `tell` is given a line
-    for each thing that this machine has less of than was asked for. kernels: of a layer, 0 for the
-    plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
+    """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
+    given a line for each thing that this machine has less of than was asked for. kernels: of a
+    layer, 0 for the plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8"
+    or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, for a draft model that does not fit the other, and for a model that
-    does not fit the memory.
+    too long for the context, and for a draft model or a memory that does not fit.
     """
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
@@ -201,8 +199,8 @@ def open_engine(
 
 
 def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, object]) -> ModelConfig:
-    """What this process computes of the model. Raises ValueError, on the first rank for all, where
-    they were asked for different things, or cannot share the model."""
+    """What this process computes of the model. Raises ValueError, on the first rank for all, for
+    ranks that were asked for different things, and for a model that cannot be shared."""
     if ranks is None:
         return config
 
@@ -222,11 +220,8 @@ def nearest_backend(tell: Tell) -> GraphBackend:
 
 
 def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
-    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
-
-    Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
-    (QwenLM/Qwen3 issues 670 and 761). Float32 is right, at twice the bytes.
-    """
+    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16. Not
+    float16: models trained in bf16 may overflow it (QwenLM/Qwen3 issues 670 and 761)."""
     if backend.emulated:
         return torch.float32
     if reason := why_no_bf16(backend):
@@ -285,11 +280,9 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
 
 
 def kernels_of(model: Model, mode: str, *, drafts: bool = False) -> Kernels:
-    """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it.
-
-    Pieces are cut at attention, in the middle of a fused kernel, and a decode with drafts runs as a
-    prompt does: there the kernels are nine.
-    """
+    """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it. Pieces are
+    cut at attention, in the middle of a fused kernel, and a decode with drafts runs as a prompt
+    does: both nine."""
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
     return 9 if model.kernels_per_layer and (pieces or drafts) else model.kernels_per_layer
 
@@ -318,8 +311,8 @@ def limits_that_fit(
     kv_dtype: str = "auto",
     quant: str | None = None,
 ) -> SchedulerLimits:
-    """`limits` with as many KV blocks as fit beside the weights; a line where that is fewer than
-    asked for. Raises ValueError when the weights or the smallest cache do not fit."""
+    """`limits` with as many KV blocks as fit beside the weights, and a line where these are fewer.
+    Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
     quant = "int4" if config.quantization else quant
     if reason := no_room(config, backend, stored, quant=quant):

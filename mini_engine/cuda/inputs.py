@@ -3,8 +3,8 @@
 In:  a `ScheduledBatch` and the size it is padded to.
 Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
 
-All arrays share one flat buffer, on the device and in pinned memory on the host. The block table
-comes last, so one copy of the front of the buffer fills a step of any size.
+All arrays share one flat buffer, on the device and in pinned memory. The block table comes last, so
+one copy of the buffer's front fills a step of any size.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class StaticInputs:
 
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
         """Put the batch into the buffers, padded with zeros to this size; returns their view. The
-        copy is queued on the current stream; the host does not wait for it. ValueError when the
-        batch is larger than the size, or the size larger than the buffers."""
+        copy is queued; the host does not wait for it. ValueError for a batch that is larger than
+        the size."""
         step = self.view(num_tokens, num_reqs)
         if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
             raise ValueError(

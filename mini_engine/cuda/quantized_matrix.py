@@ -1,20 +1,17 @@
 """A weight of 8 or 4 bits a number, as kernels/gemv_quantized.py reads it.
 
-    quantize(matrix, bits)           ->  QuantizedMatrix          load time: from a plain weight
-    quantized(codes, scales, zeros)  ->  QuantizedMatrix          from another format's numbers
-    dequantized(matrix)              ->  (N, K) float32           the reference
-
-    weight[n, k] = (code[n, k] - zero) · scale
+    quantize(matrix, bits)           ->  QuantizedMatrix      load time: from a plain weight
+    quantized(codes, scales, zeros)  ->  QuantizedMatrix      from another format's numbers
+    dequantized(matrix)              ->  (N, K) float32       (code - zero) · scale: the reference
 
 int8: a float32 scale a row, zero 128. int4: a float16 scale for each 128 columns of a row; zero 8
-(symmetric), or one of 4 bits beside each scale (asymmetric). Words are made so that a thread gets
-16 bytes of a row in a load and unpacks them without a shuffle: a *segment* is 16 words of int32,
-code i of word w is the one of column
+(symmetric), or one of 4 bits beside each scale. A thread gets 16 bytes of a row in a load and
+unpacks them without a shuffle: a *segment* is 16 words of int32, code i of word w is of column
 
     segment · 16 · PER + i · 16 + w          PER: codes of a word, 8 (int4) or 4 (int8)
 
-so that the codes of one place of neighbouring words belong to neighbouring columns, and x is read
-as it lies. A segment of int4 is a group. Beyond K a segment is filled up with zeros.
+so codes of one place of neighbouring words belong to neighbouring columns, and x is read as it
+lies. A segment of int4 is a group. Beyond K a segment is filled up with zeros.
 """
 
 from __future__ import annotations

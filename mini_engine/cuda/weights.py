@@ -3,9 +3,9 @@
 In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
-Every merged matrix is allocated once, and each stored tensor is copied straight to its rows. With
-`quant` ("int8", "int4") the matrices of the layers are quantised, each as soon as it is whole;
-embedding and head stay plain. AWQ and GPTQ are quantised already (quantized_checkpoint.py).
+Each stored tensor is copied straight to its rows of a merged matrix. With `quant` ("int8", "int4")
+the matrices of the layers are quantised, each as soon as it is whole; embedding and head stay
+plain.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def load_weights(
     ranks: Ranks | None = None,
 ) -> Weights:
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
-    `checkpoint.stored_tensors` does, for numbers as `checkpoint.check_numbers` does, and for
-    `quant` where the checkpoint is quantised already."""
+    `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` where the checkpoint is
+    quantised already."""
     stored = stored_tensors(config, folder)
 
     def checked(name: str, numbers: Tensor) -> None:
@@ -130,8 +130,8 @@ def load_weights(
 def random_weights(
     config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Weights:
-    """Weights of the model's true size, for benchmarks without a download: hidden states and logits
-    stay near 1 at any width. One seed gives the same weights on the same kind of device."""
+    """Weights of the model's true size, for benchmarks without a download. One seed gives the same
+    weights on the same kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
     shapes = tensor_shapes(config)
 
@@ -144,7 +144,7 @@ def random_weights(
 
 def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
-    is quantised: beside them stands that matrix, plain."""
+    is quantised and stands beside them, plain."""
     if quant is None:
         return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
@@ -158,8 +158,8 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
 def no_room(
     config: ModelConfig, backend: GraphBackend, *stored: str, quant: str | None = None
 ) -> str | None:
-    """Why the weights, once in each of these dtypes ("bf16", "fp32"), do not fit into what is free:
-    one line that names a shape that would; None where they fit."""
+    """Why the weights, once in each of these dtypes, do not fit into what is free: one line that
+    names a shape that would; None where they fit."""
 
     def needed(shape: ModelConfig) -> int:
         return sum(loaded_bytes(shape, dtype, quant) for dtype in stored)

@@ -56,8 +56,8 @@ def made_up_row(
     laps = tuple((centre * (1 + 0.004 * rng.standard_normal(8))).tolist())
     itl, gb_s = median_interval(laps), moved / centre / 1e3
     row = Row(
-        shape, batch, context, variant, MEASURED, gate=PASSED, kernels_a_call=len(ops),
-        launches_a_call=1, bytes_to_move=moved, predicted_us=predicted, itl_laps_us=laps,
+        shape, batch, context, variant, MEASURED, gate=PASSED,
+        bytes_to_move=moved, predicted_us=predicted, itl_laps_us=laps,
         anchor_laps_us=(centre,) * 8, itl=itl, wall=itl, achieved_gb_s=gb_s,
         percent_of_copy=100 * gb_s / COPY_GB_S,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Graphs of a decoder: one for each rung, captured up front, largest first, in one pool.
 
-In:  a forward pass over static inputs, and a `GraphBackend`: real CUDA graphs or emulated ones.
+In:  a forward pass over static inputs, and a `GraphBackend`.
 Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (graphs for what lies
-     between the attentions, which run live), both filled by `capture()` and run by `replay(rung)`.
+     between the attentions, which run live), filled by `capture()` and run by `replay(rung)`.
 
 Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
 """
@@ -50,8 +50,8 @@ class GraphRunner:
         self.captured: dict[int, Pieces] = {}
 
     def capture(self) -> CaptureReport:
-        """Capture every rung, largest first. A rung that finds no memory is dropped. After any
-        other error, Ctrl-C among them, no graph is left."""
+        """Capture every rung, largest first. A rung that finds no memory is dropped; after any
+        other error no graph is left."""
         before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
@@ -239,15 +239,15 @@ class Pieces:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's allocator raises an error of its own; the driver, which keeps the nodes of a graph,
-    an ordinary one (cudaErrorMemoryAllocation)."""
+    """PyTorch's allocator raises an error of its own; the driver, which keeps a graph's nodes, an
+    ordinary one."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect now, then not until the end: a collection frees memory, in the middle of a capture
-    perhaps, and takes a step's time."""
+    """Collect now, then not until the end: a collection frees memory, perhaps in the middle of a
+    capture, and takes a step's time."""
     enabled = gc.isenabled()
     gc.collect()
     try:
