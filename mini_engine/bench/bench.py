@@ -50,10 +50,11 @@ class Bench:
     @torch.no_grad()
     def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:
         """A row for each variant as soon as it is known: measured, or why it was not. ValueError
-        after the row of one that has left this process no device to go on with."""
+        after a variant that has left this process no device."""
         try:
-            setup = self._setup(weights, point)
-            judge, anchor = gate_of(setup, self.gate_steps), _prepared(ANCHOR, setup)
+            room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
+            setup = setups.build_setup(self.backend, weights, point.batch, point.context, room)
+            judge, anchor = gate_of(setup, self.gate_steps), _anchor(setup)
         except (torch.OutOfMemoryError, ValueError) as error:
             yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
             return
@@ -66,13 +67,8 @@ class Bench:
                 # graph may hold (torch/_inductor/cudagraph_trees.py): what it replays then is not
                 # its own.
                 anchor.release()
-                anchor = _prepared(ANCHOR, setup)
+                anchor = _anchor(setup)
         anchor.release()
-
-    def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
-        """Room for laps of so many steps, and for the gate."""
-        room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
-        return setups.build_setup(self.backend, weights, point.batch, point.context, room)
 
     def _row(self, setup: DecodeSetup, judge: Gate, anchor: Variant, row: Row) -> Row:
         kind = VARIANTS[row.variant]
@@ -129,9 +125,9 @@ class Bench:
 def gate_of(
     setup: DecodeSetup, most_steps: int = gate.STEPS[1], few_bits: str | None = None
 ) -> Gate:
-    """The gate for everything that decodes on this setup. The truth of a format of few bits is
-    these very weights, or this cache, in float32: the gate says whether the kernels are right.
-    Whether the format will do is asked in tests/bench/test_quality.py."""
+    """The gate for all that decodes on this setup. The truth of a format of few bits is these very
+    weights, or this cache, in float32: the gate says whether the kernels are right, not whether the
+    format will do."""
     setup = setups.in_format(setup, few_bits) if few_bits else setup
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
@@ -150,8 +146,8 @@ def predicted_of(
 def predicted_us(
     ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
 ) -> float:
-    """The simulator's µs for one decode step, where `ops` are `steps` of them, which follow one
-    another on the device. With `pdl`, the nodes of a graph overlap."""
+    """The simulator's µs for one decode step, where `ops` are `steps` of them. With `pdl`, the
+    nodes of a graph overlap."""
     if pdl:
         spec = with_pdl(spec)
     fed_on_device = replace(
@@ -160,8 +156,8 @@ def predicted_us(
     return step_time(ops, fed_on_device, mode).itl_us / steps
 
 
-def _prepared(name: str, setup: DecodeSetup) -> Variant:
-    variant = VARIANTS[name].make(setup)
+def _anchor(setup: DecodeSetup) -> Variant:
+    variant = VARIANTS[ANCHOR].make(setup)
     variant.prepare()
     return variant
 

@@ -1,8 +1,7 @@
 """What all variants of one comparison share: model, filled KV cache, where a decode step starts.
 
 The cache holds random keys and values up to the context: they do not change what a decode step
-costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
-the other; each writes a position before it reads it, so none sees another's.
+costs. Our own variants write into it one after the other, each a position before it reads it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard
 
 
 class Variant:
-    """One way to decode on a setup, which `timing` can time.
-
-    `outputs`: for each step of the last call its logits (batch, vocab) and the tokens (batch,) that
-    it sampled from them. The next call may overwrite them.
-    """
+    """One way to decode on a setup. `outputs`: for each step of the last call its logits (batch,
+    vocab) and the tokens (batch,) that it sampled; the next call may overwrite them."""
 
     steps_a_call = 1
 
@@ -100,8 +96,8 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D). Those
-        of a cache in fp8 are widened to float32."""
+        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D); of a
+        cache in fp8 in float32."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 

@@ -7,9 +7,7 @@ tokens that it really produces, where reference and plain variant are fed those.
     KL    = sum p log(p / q)                   p of the reference, q of the variant
     |NLL| = sum p | log p - log q |            of the next token, in expectation
 
-are compared with those of the plain variant, position by position. (The |NLL| of one drawn token
-would scatter by about its own mean and need many times the positions to say as much.) A variant
-passes when
+are compared with those of the plain variant, position by position. A variant passes when
 
 1. nothing is NaN or infinite;
 2. every token that it sampled is a best one of its own logits, up to bf16's rounding of them:
@@ -17,9 +15,8 @@ passes when
 3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
    variant - plain is no more than MARGIN of plain bf16's own mean error.
 
-Without a margin, of variants that are as good and only round in another order, one in twenty would
-pass each of the four tests. `tests/bench/test_gate.py` says why it is this one. A fault that moves
-the logits by less than bf16's own rounding passes, by design: nobody could measure it.
+Without a margin, of variants that are as good, one in twenty would pass each of the four tests. A
+fault that moves the logits by less than bf16's own rounding passes, by design.
 """
 
 from __future__ import annotations
@@ -42,8 +39,8 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Excess:
-    """An error of a variant beside that of plain bf16: means over the positions of a path, in nats,
-    and the upper 95% bound of mean(variant - plain)."""
+    """An error of a variant beside that of plain bf16: means over a path's positions, in nats, and
+    the upper 95% bound of mean(variant - plain)."""
 
     variant: float
     plain: float
@@ -132,8 +129,8 @@ class Gate:
         return PathErrors(path.numel(), *map(excess, ours, theirs))
 
     def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain variant on a path. The last ones of each kind are kept:
-        variants of the same arithmetic produce the same tokens."""
+        """Logits of reference and plain variant on a path; those of the last path of each kind are
+        kept."""
         kind = "forced" if path is self._forced else "produced"
         known = self._known.get(kind)
         if known is None or not torch.equal(known[0], path):
@@ -160,7 +157,7 @@ def walk(
     context: int = CONTEXT,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Decode from `context` on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
-    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled."""
+    With `forced` (steps, B), step i + 1 is fed forced[i]."""
     variant.place(first, context)
     logits: list[Tensor] = []
     tokens: list[Tensor] = []

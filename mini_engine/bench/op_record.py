@@ -1,9 +1,9 @@
 """The op list of anything that runs eagerly in PyTorch: one `OpCost` for each op that wrote
-something, in order. For known engines `step/kernels.py` has such lists ready.
+something, in order.
 
 Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
-lookup reads only its rows of the table. Flops are counted for matrix products only: nothing else
-here is ever bound by them. A few ops (a long argmax) launch two kernels; they count as one.
+lookup reads only its rows of the table. Flops are of matrix products only. A few ops (a long
+argmax) launch two kernels; they count as one.
 """
 
 from __future__ import annotations

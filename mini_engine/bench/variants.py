@@ -104,10 +104,8 @@ class OursCompiled(OursEager):
 
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
-
-        Without static addresses Inductor copies weights, cache and inputs before each replay, and
-        makes no graph that writes to them (torch/_inductor/cudagraph_utils.py, check_for_mutation).
-        """
+        Without static addresses Inductor makes no graph that writes to weights, cache and inputs
+        (torch/_inductor/cudagraph_utils.py, check_for_mutation)."""
         model, weights, cache = self.model, self.model.weights, self.model.cache
         layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
         tables = weights.embed, weights.final_norm, weights.lm_head, model.cos, model.sin
@@ -129,8 +127,8 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `few_bits` on
-    weights or a cache in this format, beside the setup's own."""
+    """`OursGraph` with the layer in Triton kernels; with `few_bits` on weights or a cache in this
+    format."""
 
     def __init__(
         self,
@@ -157,9 +155,9 @@ class FusedGraph(OursGraph):
 
 
 class HuggingFace(Variant):
-    """transformers, on the same weights, keys and values: `model(...)` and argmax, eagerly with a
-    growing `DynamicCache`; or `model.forward` compiled, with a `StaticCache` as large as the
-    setup's room (https://huggingface.co/docs/transformers/llm_optims)."""
+    """transformers, on the same weights, keys and values: eagerly with a growing `DynamicCache`; or
+    `model.forward` compiled, with a `StaticCache`
+    (https://huggingface.co/docs/transformers/llm_optims)."""
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler | None = None) -> None:
         super().__init__(setup)
@@ -171,8 +169,8 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """As `OursCompiled`. The cache is filled first: that marks its addresses as static
-        (transformers/cache_utils.py, StaticLayer.lazy_initialization)."""
+        """As `OursCompiled`. A filled cache has static addresses (transformers/cache_utils.py,
+        StaticLayer.lazy_initialization)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):
@@ -218,8 +216,7 @@ class HuggingFace(Variant):
 
 
 def transformers_model(weights: Weights) -> Any:
-    """The `...ForCausalLM` of these weights, in their dtype, on their device. No weight is stored
-    twice: its parameters are rows of our merged matrices."""
+    """The `...ForCausalLM` of these weights: its parameters are rows of our merged matrices."""
     transformers, c = importlib.import_module("transformers"), weights.config
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:
