@@ -29,21 +29,10 @@ from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_roo
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
+from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine, Proposer
-from mini_engine.engine.generation import (
-    PLAIN,
-    OnToken,
-    Speculation,
-    Tell,
-    check_draft,
-    limits_for,
-    mode_of,
-    requests_for,
-    run_all,
-    sizes_for,
-    with_blocks_for,
-)
+from mini_engine.engine.generation import PLAIN, OnToken, Speculation, Tell
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.speculation import DraftModel, Ngram
@@ -119,9 +108,9 @@ def generate(
         "speculation": speculation,
     }  # fmt: skip
     mine = shard_of(config, ranks, asked)
-    limits = limits_for(config, len(prompts), speculation)
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
-    limits = with_blocks_for(limits, requests)
+    limits = generation.limits_for(config, len(prompts), speculation)
+    requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
+    limits = generation.with_blocks_for(limits, requests)
     limits = limits_that_fit(mine, limits, backend, dtype, tell, kv_dtype, quant)
     if ranks:  # they schedule alike, and so with as many blocks
         limits = replace(limits, num_blocks=min(ranks.told(limits.num_blocks)))
@@ -134,7 +123,7 @@ def generate(
 
     def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
         """A runner of this model, with its graphs captured."""
-        sizes = sizes_for(mode, limits, capture_sizes, tell)
+        sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
         runner = runner_of(
             weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
@@ -152,7 +141,7 @@ def generate(
     if speculation.draft_model:
         draft_folder = resolve_model(speculation.draft_model)
         draft = ModelConfig.from_folder(draft_folder)
-        check_draft(config, draft, requests)
+        generation.check_draft(config, draft, requests)
         draft_weights = load_weights(draft, draft_folder, backend.device, dtype, quant)
         drafting, _ = captured(draft_weights, replace(limits, num_speculative_tokens=0))
         proposer = DraftModel(drafting, drafting.dispatcher)
@@ -162,11 +151,11 @@ def generate(
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
     engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
-    completions = run_all(engine, requests, on_token)
+    completions = generation.run_all(engine, requests, on_token)
     return Generation(
         config.name,
         str(backend.device),
-        mode_of(runner.dispatcher),
+        generation.mode_of(runner.dispatcher),
         kernels_of(runner.model, mode, drafts=proposer is not None),
         runner.model.pdl,
         steps_per_replay,
@@ -186,7 +175,7 @@ def open_engine(
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     weights = load_weights(config, folder, backend.device, dtype)
     runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)

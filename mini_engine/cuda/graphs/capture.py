@@ -139,10 +139,8 @@ class PiecewiseGraphRunner(GraphRunner):
         pool: PoolHandle,
         stream: Stream | None = None,
     ) -> None:
-        super().__init__(
-            backend, lambda rung: forward(rung, LiveAttention(self)), rungs, pool, stream
-        )
-        self._with_attention = forward
+        live = LiveAttention(self)
+        super().__init__(backend, lambda rung: forward(rung, live), rungs, pool, stream)
         self.attend: Attend | None = None  # of the batch that is running
 
     def run(self, rung: int, attend: Attend) -> Tensor:
@@ -150,26 +148,19 @@ class PiecewiseGraphRunner(GraphRunner):
         self.attend = attend
         return self.replay(rung)
 
-    def _record(self, rung: int, stream: Stream) -> Pieces:
-        pieces = Pieces(self.backend, self.pool, stream)
-        with pieces.capture():
-            pieces.output = self._with_attention(rung, LiveAttention(self, pieces))
-        return pieces
-
 
 @dataclass(frozen=True)
 class LiveAttention:
     """Attention outside the graphs: a capture ends its graph here, and a replay runs it live."""
 
     runner: PiecewiseGraphRunner
-    pieces: Pieces | None = None  # of the capture; a warm-up leaves attention out
 
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
 
     def _cut(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
         """Called once a layer. q and the output stay in the graphs' pool."""
-        if self.pieces is None:
+        if Pieces.recording is None:  # a warm-up leaves attention out
             return q
         out = torch.empty_like(q)
 
@@ -177,7 +168,7 @@ class LiveAttention:
             assert self.runner.attend, "give `run` an attention"
             out.copy_(self.runner.attend(q, keys, values, scales))
 
-        self.pieces.live(attend_live)
+        Pieces.recording.live(attend_live)
         return out
 
 
