@@ -118,11 +118,9 @@ def build_setup(
     """Fill a cache for `batch` requests. Raises ValueError when the model cannot reach `room`."""
     config, device = weights.config, weights.embed.device
     blocks = -(-room // BLOCK_SIZE)
-    if blocks * BLOCK_SIZE > config.max_position_embeddings:
-        raise ValueError(
-            f"context {context} needs room for {blocks * BLOCK_SIZE} tokens: {config.name} reaches "
-            f"{config.max_position_embeddings}"
-        )
+    room, most = blocks * BLOCK_SIZE, config.max_position_embeddings
+    if room > most:
+        raise ValueError(f"context {context} needs room for {room}: {config.name} reaches {most}")
     cache = KVCache.allocate(config, 1 + batch * blocks, BLOCK_SIZE, device, weights.embed.dtype)
     generator = torch.Generator(device).manual_seed(1)
     for one in (*cache.keys, *cache.values):
@@ -132,7 +130,6 @@ def build_setup(
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
     first = first.to(device, torch.int32)
-    room = blocks * BLOCK_SIZE
     return DecodeSetup(backend, Model(weights, cache), batch, context, room, table, first)
 
 

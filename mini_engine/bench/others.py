@@ -192,10 +192,7 @@ def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         found += [1e6 * (after - before) for before, after in pairwise(pieces)]
         tokens += sum(time > pieces[0] for time in inside) if pieces else 0
     if not found:
-        raise ValueError(
-            f"there was no time at which all {len(times)} requests were decoding: take a smaller "
-            "batch, or more --steps"
-        )
+        raise ValueError(f"{len(times)} requests never all decoded: take more --steps")
     return found, tokens / len(found)
 
 
@@ -363,9 +360,7 @@ class Nano:
                 rows = range(computed // length, (computed + count) // length)
                 computed += count
             elif -count != len(prompts):
-                raise ValueError(
-                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
-                )
+                raise ValueError(f"{-count} of {len(prompts)} requests fit its KV cache")
             yield [(row, [0]) for row in rows]
             ended.update(outputs)
         self.written = [list(ended[number]) for number in sorted(ended)]

@@ -55,10 +55,7 @@ class DecodeAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         num_tokens, num_reqs = len(inputs.input_ids), len(inputs.context_lens)
         if num_tokens != num_reqs:
-            raise ValueError(
-                f"{num_tokens} tokens of {num_reqs} requests: DecodeAttention takes one token a "
-                "request; use RaggedAttention or HostAttention"
-            )
+            raise ValueError(f"{num_tokens} tokens of {num_reqs} requests: expected one each")
         table = inputs.block_table[:, : self.max_blocks]
         return _gathering(table, inputs.context_lens, self.block_size)
 

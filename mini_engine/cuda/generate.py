@@ -313,10 +313,7 @@ def limits_that_fit(
     if blocks >= limits.num_blocks:
         return limits
     if blocks < 2:
-        raise ValueError(
-            f"{config.name} takes {weights:,} bytes of the {free:,} that are free and leaves no "
-            "room for a KV cache: use a smaller model"
-        )
+        raise ValueError(f"{config.name} takes {weights:,} of {free:,} bytes: no room for a cache")
     tell(
         f"KV cache of {blocks - 1:,} blocks of {limits.block_size} tokens, "
         f"{limits.num_blocks - 1:,} were wanted: {free:,} bytes are free, {weights:,} of them go "

@@ -64,10 +64,7 @@ class StaticInputs:
         a size that they cannot hold."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
-            raise ValueError(
-                f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
-                f"{self.max_tokens} tokens of 1 to {most} requests; make larger ones"
-            )
+            raise ValueError(f"{num_tokens} tokens of {num_reqs} requests do not fit the buffers")
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in self._whole}
         rows["last_rows"] *= self.limits.decode_query_len
         return StepInputs(**{name: whole[: rows[name]] for name, whole in self._whole.items()})
@@ -82,10 +79,7 @@ class StaticInputs:
         the size."""
         step = self.view(num_tokens, num_reqs)
         if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
-            raise ValueError(
-                f"a batch of {batch.num_tokens} tokens of {batch.num_reqs} requests does not fit a "
-                f"step of {num_tokens} of {num_reqs}: choose a larger rung"
-            )
+            raise ValueError(f"{batch.num_tokens} tokens of {batch.num_reqs} do not fit the size")
         if self._copied:
             self._copied.synchronize()  # the copy before this one may still be reading
         self._write(step_arrays(batch, self.limits), step)

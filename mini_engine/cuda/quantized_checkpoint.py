@@ -76,7 +76,4 @@ def _check_order(
     groups = tensors.get(f"{base}g_idx")
     size = width if kind.group_size < 0 else kind.group_size
     if groups is not None and not torch.equal(groups.cpu(), torch.arange(width).int() // size):
-        raise ValueError(
-            f"{base}g_idx is not in order: quantised with desc_act (act-order), whose scattered "
-            "groups are not read; use a checkpoint with desc_act false, or the unquantised one"
-        )
+        raise ValueError(f"{base}g_idx is not in order: desc_act (act-order) is not read")

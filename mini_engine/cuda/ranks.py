@@ -87,10 +87,7 @@ class Ranks:
         for rank, theirs in enumerate(self.told({name: repr(x) for name, x in mine.items()})):
             for name, said in theirs.items():
                 if said != repr(mine[name]):
-                    raise ValueError(
-                        f"rank {rank} has another {name} than rank {self.rank}: {said:.60} and "
-                        f"{mine[name]!r:.60}; all ranks must be started alike"
-                    )
+                    raise ValueError(f"rank {rank}: {name} {said:.60}, unlike on rank {self.rank}")
 
     def _live(self, x: Tensor, call: Callable[[], object]) -> Tensor:
         if Pieces.recording is None or self.in_graphs:

@@ -116,9 +116,7 @@ def load_weights(
     if kind is None:
         return _assemble(config, device, dtype, fill, quant)
     if quant:
-        raise ValueError(
-            f"{folder}: {kind.quant_method} of 4 bits already: leave out --quant {quant}"
-        )
+        raise ValueError(f"{folder}: {kind.quant_method} already: leave out --quant {quant}")
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
     for name, tensor in tensors.items():
         if name.endswith(".scales"):  # a NaN in one makes every token NaN

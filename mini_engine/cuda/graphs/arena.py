@@ -142,10 +142,7 @@ class GraphPool:
     def _grow(self, nbytes: int, stream: Hashable) -> Block:
         free = self._memory.capacity_bytes - self._memory.reserved_bytes
         if nbytes > free:
-            raise torch.OutOfMemoryError(
-                f"out of memory: a graph pool asked for {nbytes:,} bytes and {free:,} of "
-                f"{self._memory.capacity_bytes:,} are free. Capture fewer or smaller sizes"
-            )
+            raise torch.OutOfMemoryError(f"out of memory: {nbytes:,} bytes of {free:,}")
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
         start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
         segment = Segment(padded[start : start + nbytes], stream)

@@ -272,24 +272,14 @@ class CUDAGraph:
         would refuse, and ValueError for a mode that CUDA does not have."""
         _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:
-            raise CaptureError(
-                "This CUDAGraph instance already owns a captured graph: capture into a new one"
-            )
+            raise CaptureError("This CUDAGraph instance already owns a captured graph")
         if here.stream is DEFAULT_STREAM:
-            raise CaptureError(
-                "CUDA graphs must be captured on a non-default stream: use `with graph(...)`"
-            )
+            raise CaptureError("CUDA graphs must be captured on a non-default stream")
         pool = graph_pool_handle() if pool is None else pool
         if pool.spoiled:
-            raise CaptureError(
-                f"already recording to this pool: {pool.spoiled}, which invalidated a capture. "
-                "Take a new graph_pool_handle()"
-            )
+            raise CaptureError(f"already recording to this pool: {pool.spoiled}: take a new one")
         if pool.orphaned:
-            raise CaptureError(
-                "use_count > 0: the last graph of this pool is gone and a tensor still stands in "
-                "its memory. Let go of the tensor, or take a new graph_pool_handle()"
-            )
+            raise CaptureError("use_count > 0: a tensor still stands in this pool's memory")
         if capture_error_mode not in MODES:
             raise ValueError(f"capture_error_mode {capture_error_mode!r} is none of {MODES}")
         StreamCapture(self, pool, capture_error_mode).begin()

@@ -69,14 +69,12 @@ class Heads:
         _, block_size, kv_heads, head_dim = k_cache.shape
         if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
             raise ValueError(
-                f"q is {tuple(q.shape)}, expected (num_tokens, a multiple of {kv_heads} "
-                f"kv_heads · head_dim {head_dim})"
+                f"q is {tuple(q.shape)}, expected whole groups of {kv_heads} heads of {head_dim}"
             )
         check_shape("q", q, tuple(q.shape))
         if (kv_scales is None) == (k_cache.dtype == FP8):
             raise ValueError(
-                f"a cache of {k_cache.dtype} {'without' if kv_scales is None else 'with'} "
-                "kv_scales: give them for a cache in fp8, to an op that takes them, and only then"
+                f"kv_scales {kv_scales is not None} for a cache of {k_cache.dtype}: fp8 has them"
             )
         if kv_scales is not None:
             check_shape("kv_scales", kv_scales, (2, kv_heads))
