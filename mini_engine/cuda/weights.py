@@ -23,17 +23,8 @@ from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.quantized_checkpoint import quantized_rows
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, quantize
 from mini_engine.cuda.ranks import Ranks
-from mini_engine.model.checkpoint import (
-    EMBED,
-    FINAL_NORM,
-    LM_HEAD,
-    StoredTensor,
-    check_numbers,
-    layer_parts,
-    random_law,
-    stored_tensors,
-    tensor_shapes,
-)
+from mini_engine.model import checkpoint
+from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.storage import stored_as
 
@@ -96,11 +87,11 @@ def load_weights(
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
     `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` where the checkpoint is
     quantised already."""
-    stored = stored_tensors(config, folder)
+    stored = checkpoint.stored_tensors(config, folder)
 
     def checked(name: str, numbers: Tensor) -> None:
         least, most = torch.aminmax(numbers)
-        check_numbers(stored[name], float(least), float(most))
+        checkpoint.check_numbers(stored[name], float(least), float(most))
 
     def fill(name: str, rows: Tensor) -> None:
         whole = as_tensor(stored[name])
@@ -131,10 +122,10 @@ def random_weights(
     """Weights of the model's true size, for benchmarks without a download. One seed gives the same
     weights on the same kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
-    shapes = tensor_shapes(config)
+    shapes = checkpoint.tensor_shapes(config)
 
     def fill(name: str, rows: Tensor) -> None:
-        mean, deviation = random_law(name, shapes[name])
+        mean, deviation = checkpoint.random_law(name, shapes[name])
         rows.normal_(mean, deviation, generator=generator)
 
     return _assemble(config, device, dtype, fill)
@@ -192,7 +183,7 @@ def _assemble(
     matrix: Callable[[Sequence[str]], QuantizedMatrix] | None = None,
 ) -> Weights:
     """`matrix` reads those matrices of these names that are stored quantised."""
-    shapes = tensor_shapes(config)
+    shapes = checkpoint.tensor_shapes(config)
 
     def stack(*names: str) -> Tensor:
         """The named tensors, row under row."""
@@ -208,17 +199,17 @@ def _assemble(
         return matrix(names) if matrix else _stored_as(quant, stack(*names))
 
     def layer(index: int) -> LayerWeights:
-        parts = layer_parts(config, index).items()
+        parts = checkpoint.layer_parts(config, index).items()
         fields: dict[str, Any] = {field: read(field, list(names)) for field, names in parts}
         return LayerWeights(**fields)
 
-    embed = stack(EMBED)
+    embed = stack(checkpoint.EMBED)
     return Weights(
         config=config,
         embed=embed,
         layers=tuple(layer(i) for i in range(config.num_layers)),
-        final_norm=stack(FINAL_NORM),
-        lm_head=embed if config.tie_word_embeddings else stack(LM_HEAD),
+        final_norm=stack(checkpoint.FINAL_NORM),
+        lm_head=embed if config.tie_word_embeddings else stack(checkpoint.LM_HEAD),
     )
 
 

@@ -3,10 +3,8 @@
 In:  kv_scales (2, kv_heads) float32: those of K, then those of V. Nothing in a step writes them, so
      kernels may read them above `pdl_wait`. None for a cache in the model's own dtype.
 
-Kernels see the bytes as int8 and convert them with integer instructions. A GPU has instructions for
-it from sm_89 on; these here run everywhere, in the interpreter too, and give the same bits.
-
-No key or value is multiplied by its scale: attention puts K's into the scale of the scores and V's
+Kernels see the bytes as int8 and convert them with integer instructions, which run everywhere. No
+key or value is multiplied by its scale: attention puts K's into the scale of the scores and V's
 into the weighted sum, once a head.
 """
 
@@ -40,12 +38,9 @@ def numbers(x, kind: tl.constexpr):
 
 @triton.jit
 def rows_of_numbers(x, inside, kind: tl.constexpr):
-    """`numbers` of loaded rows (tile, D), inside (tile,), for an operand of `tl.dot`.
-
-    Zeros in rows that are not inside, which hold no key anyway. What the masking is for is to keep
-    the conversion on this side of shared memory: without it the compiler copies bytes there in
-    eights and reads them one by one (LDS.S8).
-    """
+    """`numbers` of loaded rows (tile, D), inside (tile,), for an operand of `tl.dot`; zeros in rows
+    that are not inside. Without the masking the compiler copies bytes to shared memory in eights
+    and reads them one by one (LDS.S8)."""
     if x.dtype == tl.int8:
         x = numbers(x, kind)
         return tl.where(inside[:, None], x, tl.zeros_like(x))

@@ -3,8 +3,8 @@
     rope.py, then attention.py, in one kernel: one boundary fewer in each layer
 
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
-     (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
-     is context_len - 1 and its slot is found in block_table; q_norm, k_norm (D,): the weights of
+     (R, max_blocks) and context_lens (R,) int32, the current token included: its position is
+     context_len - 1, and its slot is found in block_table; q_norm, k_norm (D,): the weights of
      the norms of q and k, or None; counters and kv_scales as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
@@ -14,18 +14,16 @@ Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size
     splits 0 ... SPLITS - 2   tiles of the past, s, s + (SPLITS - 1), ...: they need q and no new k
     split SPLITS - 1          the current token: makes k, stores k and v, leaves (q · k, 1, v)
 
-So no program reads what another one writes, and a tile of the past waits for nothing: it is in
-shared memory, ordered for the tensor cores, when the kernel before ends. Where the tiles cover the
-room (ONE_TILE), there is no loop and no old maximum to rescale. Whatever the kernel does after its
-wait, a layer waits for; tests/cuda/kernels/test_after_the_wait.py counts it.
+So no program reads what another one writes, and a tile of the past is in shared memory when the
+kernel before ends. Where the tiles cover the room (ONE_TILE), there is no loop. Whatever the kernel
+does after its wait, a layer waits for.
 
 **What is read above the wait, and why it may be.** Past K and V, through the block table: nothing
-in a step writes the table or a past row. The length, and with it the angles and the slot, so that
-below the wait no load depends on another. The kernel that advances a step writes context_lens, the
-last of the step, after its own wait, so every kernel of that step has ended. And between it and the
-next step's attention stands a kernel that is launched without PDL (the embedding lookup, an op of
-torch): a full boundary, which covers the rows of K and V that the step before has written, too.
-Beyond a request's last block the table must hold valid blocks (0, the null block, is one).
+in a step writes the table or a past row. The length, and with it the angles and the slot. The last
+kernel of a step writes context_lens, after its own wait; and between it and the next step's
+attention stands a kernel that is launched without PDL (the embedding lookup, an op of torch): a
+full boundary, which covers the rows of K and V that the step before has written, too. Beyond a
+request's last block the table must hold valid blocks (0, the null block, is one).
 """
 
 from __future__ import annotations

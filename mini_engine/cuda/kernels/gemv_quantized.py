@@ -2,23 +2,21 @@
 
     quantized_product_kernel:  out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
                                or silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
-    dequantize_kernel:         W itself, for a library's product
+    dequantize_kernel:         W (N, K) itself, for a library's product
 
-In:  as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py): words, scales, zeros.
-Out: as in gemv.py, up to 4 tokens; dequantize_kernel: W (N, K) in the dtype of x.
+In, out: as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py).
 
 A program loads its rows whole, in words of 8 (int4) or 4 (int8) codes, and their scales, above the
-wait. Codes stay packed until they are multiplied, so registers hold four times as many weights as
-in bf16. x is held in the order in which the codes lie (`load_columns`, `packed_input`). A code
-becomes float32 without a conversion, which a GPU does at a quarter of its rate or slower. The
-mantissa of a float32 between 2²³ and 2²⁴ counts in ones, so
+wait. Codes stay packed until they are multiplied, and x is held in the order in which they lie
+(`load_columns`, `packed_input`). A code becomes float32 without a conversion, which a GPU does at a
+quarter of its rate or slower. The mantissa of a float32 between 2²³ and 2²⁴ counts in ones, so
 
     (word & mask at bit p) | bits of 2²³  =  2²³ + code · 2ᵖ  as a float,
 
-exact as long as the code ends below bit 23: two halves of a word, one shift a word. Subtracting
-2²³ + zero · 2ᵖ is exact too, and the 2ᵖ goes into x, once for all rows. That leaves three
-instructions a weight: and-or, subtract, multiply-add. The scale is a factor of what a word adds up
-to, so it costs one more a word; a scale of the whole row (int8) waits until the end.
+exact as long as the code ends below bit 23: two halves of a word, one shift a word. Subtracting 2²³
++ zero · 2ᵖ is exact too, and the 2ᵖ goes into x, once for all rows. That leaves three instructions
+a weight: and-or, subtract, multiply-add. The scale is a factor of what a word adds up to; a scale
+of the whole row (int8) waits until the end.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))

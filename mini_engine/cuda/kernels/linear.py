@@ -6,8 +6,7 @@
     norm_gate_up_silu_mul:  out = silu(gate) · up of RMSNorm(x) Wᵀ    W: the merged weight (2I, K)
     library_linear:         `linear` by a library's product, for any number of tokens
 
-In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), that of RMSNorm,
-     bias (N,).
+In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), bias (N,).
 Out: out (M, N), in the dtype of x.
 
     weight                            tokens     kernels
@@ -15,10 +14,9 @@ Out: out (M, N), in the dtype of x.
     other types, very narrow ones     1 to 4     gemv.py: registers
     quantised                         1 to 16    gemv_quantized.py, four tokens at a time
 
-Each reads a weight once for 4 tokens, which is all that counts in decode. From 5 tokens on it is a
-library's turn (cuBLAS on a GPU). For that a quantised weight must first be written out: in int4 0.5
-bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2 bytes in
-all. They all add in different orders: compare eager and graph at one rung, or with a tolerance.
+From 5 tokens on it is a library's turn. For that a quantised weight must first be written out: in
+int4 0.5 bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2
+bytes in all. They all add in different orders: compare eager and graph at one rung.
 """
 
 from __future__ import annotations

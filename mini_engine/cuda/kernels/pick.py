@@ -4,11 +4,9 @@
     pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
 In:  the partials that head.py leaves: the best score (float32) of each of P programs, and its index
-     in the vocabulary (int32).
+     in the vocabulary (int32): every program of the head must finish before the best is known.
 Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
      metadata stay on the device, k decode steps fit in one graph.
-
-This is a second kernel because every program of the head must finish before the best is known.
 """
 
 from __future__ import annotations

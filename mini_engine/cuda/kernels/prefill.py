@@ -4,9 +4,7 @@
 
 In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; query_lens (R,): how
      many tokens each request has in this step, 0 for a padded one; context_lens (R,): its whole
-     context, these tokens included; block_table (R, max_blocks); the caches (num_blocks,
-     block_size, kv_heads, D), which already hold the keys and values of this step; kv_scales
-     (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
+     context, these tokens included; block_table, caches and kv_scales as in attention.py.
 Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
 A program walks over the keys in tiles with a running softmax, so that no score reaches memory (Dao
@@ -15,10 +13,9 @@ one KV head: a row is one query head of one token, and the heads that share the 
 by side. So a chunk of a few tokens reads its keys once and not once a query head.
 
 Tiles of keys that every row sees need no mask and come first; only those on the diagonal have one,
-and the walk stops there, which halves the work of a long prompt. The longest walks start first, so
-that no wave waits for them at its end: of each request the last rows, and decodes, which a batch
-begins with, before all chunks. Which request a program serves it finds out by itself, so the grid
-depends on the shapes alone: a graph may hold it.
+and the walk stops there. The longest walks start first, so that no wave waits for them at its end.
+Which request a program serves it finds out by itself, so the grid depends on the shapes alone: a
+graph may hold it.
 """
 
 from __future__ import annotations
