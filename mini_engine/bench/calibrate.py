@@ -123,9 +123,6 @@ def op_on_cpu_us(repeats: int) -> Figure:
         torch.set_num_threads(threads)
 
 
-# ---------------------------------------------------------------- graphs
-
-
 def _graph_figures(
     backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
 ) -> Iterator[tuple[str, Figure]]:

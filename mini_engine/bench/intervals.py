@@ -47,9 +47,6 @@ def paired_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
     return Interval(math.exp(found.median), low, high, found.samples)
 
 
-# ---------------------------------------------------------------- straight lines
-
-
 def line(counts: Sequence[int], times_us: Sequence[float]) -> tuple[float, float]:
     """(base, slope) of the line base + slope × count that fits best, µs and µs a node.
 

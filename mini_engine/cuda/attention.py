@@ -37,11 +37,8 @@ class Attention(Protocol):
     """A way to attend. Kernels and graph runners bring their own."""
 
     def begin(self, inputs: StepInputs) -> Attend:
-        """Prepare a step; the result is called once a layer.
-
-        It takes q (T, heads, D); keys, values (num_blocks, block_size, kv_heads, D); scales
-        (2, kv_heads) of a cache in fp8, else None. It returns (T, heads, D).
-        """
+        """Prepare a step; the result is called once a layer, with q (T, heads, D); keys, values
+        (num_blocks, block_size, kv_heads, D); scales (2, kv_heads) of a cache in fp8, else None."""
         ...
 
 
@@ -80,9 +77,8 @@ class RaggedAttention:
 
 @dataclass(frozen=True)
 class HostAttention:
-    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk. For eager
-    steps, and between the pieces of a piecewise graph. Rows beyond the last query come out as
-    zeros."""
+    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk. Rows beyond
+    the last query come out as zeros."""
 
     query_lens: tuple[int, ...]  # (R,) of the requests in the batch, without padding
     context_lens: tuple[int, ...]  # (R,) this step's tokens included

@@ -269,9 +269,8 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
 
 
 def kernels_of(model: Model, mode: str, *, drafts: bool = False) -> Kernels:
-    """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it. Pieces are
-    cut at attention, in the middle of a fused kernel, and a decode with drafts runs as a prompt
-    does: both nine."""
+    """Kernels a layer in a decode step of one request; 0 for plain PyTorch. Pieces are cut at
+    attention, inside a fused kernel, and a decode with drafts runs as a prompt does: both nine."""
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
     return 9 if model.kernels_per_layer and (pieces or drafts) else model.kernels_per_layer
 

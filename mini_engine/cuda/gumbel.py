@@ -34,17 +34,16 @@ def mixed(words: Tensor) -> Tensor:
 
 def noise_words(seeds: Tensor, context_lens: Tensor, vocab_size: int) -> Tensor:
     """(R, V) words of 32 bits. seeds (R,) int32, read as unsigned; context_lens (R,). Rows are
-    mixed twice: mixed once, as token ids are, a row could equal a token, and its word would be 0,
-    the largest noise."""
+    mixed twice: mixed once, a row could equal a token, whose word were 0, the largest noise."""
     tokens = mixed(torch.arange(vocab_size, device=seeds.device))
     rows = mixed(mixed(mixed(seeds.long() & WORD) ^ context_lens.long()))
     return mixed(rows[:, None] ^ tokens)
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64: -log(E), E
-    exponential as -log(1 - u), which is fine-grained near 0. So the largest noise, which decides,
-    varies in 32 bits."""
+    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64: -log(E), E = -log(1
+    - u) exponential. E is fine-grained near 0, so the largest noise, which decides, varies in 32
+    bits."""
     uniform = (words.float() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform.clamp(max=LARGEST)))
 

@@ -75,8 +75,7 @@ class StaticInputs:
 
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
         """Put the batch into the buffers, padded with zeros to this size; returns their view. The
-        copy is queued; the host does not wait for it. ValueError for a batch that is larger than
-        the size."""
+        copy is queued; the host does not wait for it. ValueError for a batch that is larger."""
         step = self.view(num_tokens, num_reqs)
         if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
             raise ValueError(f"{batch.num_tokens} tokens of {batch.num_reqs} do not fit the size")

@@ -82,9 +82,6 @@ def dequantized(matrix: QuantizedMatrix) -> Tensor:
     return numbers.view(rows, -1)[:, :width].contiguous()
 
 
-# ---------------------------------------------------------------- parts
-
-
 def _quantize_8(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     wide = rows.float()
     scale = wide.abs().amax(1) / 127

@@ -171,8 +171,6 @@ TORCH_DTYPES = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32,
 }  # fmt: skip
 
-# ---------------------------------------------------------------- parts
-
 
 def _assemble(
     config: ModelConfig,

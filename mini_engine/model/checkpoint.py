@@ -166,9 +166,6 @@ def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
         )
 
 
-# ---------------------------------------------------------------- files
-
-
 @dataclass(frozen=True)
 class _Index:
     """model.safetensors.index.json."""

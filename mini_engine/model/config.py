@@ -192,9 +192,6 @@ def named_shape(name: str) -> ModelConfig:
         raise ValueError(f"no shape named {name!r}: use one of {', '.join(SHAPES)}") from None
 
 
-# ---------------------------------------------------------------- reading
-
-
 @dataclass(frozen=True)
 class _Ends:
     """What generation_config.json and config.json say of the end of a text."""

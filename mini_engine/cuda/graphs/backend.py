@@ -103,12 +103,10 @@ def free_bytes(backend: GraphBackend) -> int:
 
 @contextmanager
 def graph_with_workspaces(cuda_graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool.
-
-    PyTorch keeps one workspace for each cuBLAS handle and stream, and a captured product remembers
-    its address. Whoever clears workspaces frees what graphs still write to: another graph's `reset`
-    in torch 2.13, Inductor's `cudagraph_trees` in any version (pytorch issue 193402).
-    """
+    """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool. A
+    captured product remembers the address of its workspace. Whoever clears workspaces frees what
+    graphs still write to: another graph's `reset` in torch 2.13, Inductor's `cudagraph_trees` in
+    any version (pytorch issue 193402)."""
     # Without a workspace, the first captured product allocates one, and the pool is where a capture
     # allocates. The workspace goes after the capture, too: eager products must not write there.
     clear_workspaces()

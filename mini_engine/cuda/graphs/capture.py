@@ -39,11 +39,9 @@ class GraphRunner:
         pool: PoolHandle,
         stream: Stream | None = None,
     ) -> None:
-        """`forward(rung)` reads static inputs, which hold zeros during the warm-up.
-
-        Ladders that share a pool share a `stream`, too: PyTorch's allocator gives a block out again
-        only on the stream that it was allocated on. Without one a new stream is taken.
-        """
+        """`forward(rung)` reads static inputs, which hold zeros during the warm-up. Ladders that
+        share a pool share a `stream`, too: PyTorch's allocator gives a block out again only on its
+        stream."""
         self.backend, self.forward, self.pool = backend, forward, pool
         self.stream = stream or backend.Stream()
         self.rungs = sorted(rungs)

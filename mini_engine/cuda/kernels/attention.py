@@ -104,9 +104,6 @@ def decode_split_kernel(
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
     out: Tensor, counters: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,

@@ -25,10 +25,8 @@ def head_scale(kv_scales, head):
 
 @triton.jit
 def numbers(x, kind: tl.constexpr):
-    """What was loaded from a cache, in the dtype that a product takes; exact. From sm_80 on.
-
-    A float16 with the same exponent and mantissa bits is 2^-8 of the number, subnormals too.
-    """
+    """What was loaded from a cache, in the dtype that a product takes; exact. A float16 with the
+    same exponent and mantissa bits is 2^-8 of the number, subnormals too."""
     if x.dtype == tl.int8:
         bits = (x.to(tl.int32) << 7) & 0xBF80  # the sign was extended
         return (bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
@@ -56,11 +54,9 @@ def load_numbers(at, inside, kind: tl.constexpr):
 
 @triton.jit
 def cached(x, scale, kind: tl.constexpr):
-    """x in the dtype of a cache: int8 stands for e4m3, and then x is divided by its scale first.
-
-    To nearest, ties to even, as torch casts. A normal number is rounded in the bits of a float32.
-    Below 2^-6, adding 2^14 rounds to multiples of 2^-9 and leaves their count in the last bits.
-    """
+    """x in the dtype of a cache: int8 stands for e4m3, and then x is divided by its scale first. To
+    nearest, ties to even: a normal number in the bits of a float32; below 2^-6, adding 2^14 rounds
+    to multiples of 2^-9 and leaves their count in the last bits."""
     if kind == tl.int8:
         x = x.to(tl.float32) / scale
         sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80

@@ -60,9 +60,9 @@ MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of 
 
 @triton.jit
 def factors(c, s, norm, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
-    """Four rows (1, D/2): what the left and the right half of a head are multiplied by for the new
-    left half, and for the new right half. The norm's weight goes into them, its 1 / rms does not:
-    that is one factor a head, which multiplies the result."""
+    """Four rows (1, D/2): what both halves of a head are multiplied by for the new left half, and
+    for the new right half. The norm's weight goes into them, its 1 / rms, one factor a head, does
+    not."""
     if QK_NORM:
         half: tl.constexpr = HEAD_DIM // 2
         pair = tl.arange(0, half)[None, :]
@@ -157,12 +157,10 @@ def current_split(
     scale, k_scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, QK_NORM: tl.constexpr,
 ):  # fmt: skip
-    """The current token: its K and V to `to` in the cache, and its score with each query.
-
-    k and v are held once for each row of q, so that they lie in the same threads as q does; and
-    with a row for every warp at least, so that a row's sums do not cross warps. A padded row of the
-    batch (position -1) stores nothing and leaves the partial of no keys.
-    """
+    """The current token: its K and V to `to` in the cache, and its score with each query. k and v
+    are held once for each row of q, so that they lie in the same threads as q does; and with a row
+    for every warp at least. A padded row (position -1) stores nothing and leaves the partial of no
+    keys."""
     half: tl.constexpr = HEAD_DIM // 2
     row, pair, d = tl.arange(0, ROWS)[:, None], tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)
     live = row < GROUP
@@ -201,11 +199,8 @@ def combine_group(
     SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
-
-    `combine` loads the partials of one head, reduces them, stores, and only then begins with the
-    next: a group of four waits four times for L2. Here all loads of the group leave together. ROWS
-    is the power of two at or above GROUP; the rows from GROUP on are zeros.
-    """
+    It waits for L2 once a head; here all loads of the group leave together. ROWS is the power of
+    two at or above GROUP; the rows from GROUP on are zeros."""
     row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
     inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
     partial = (head + row)[:, None] * SPLITS + split[None, :]
@@ -335,12 +330,8 @@ def rope_kv_write_attention(
 
 def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
     """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
-    has blocks for.
-
-    PADDED_GROUP: rows of a tensor core's tile of queries. ROWS: of the combine. CURRENT_ROWS: of
-    the current token's program. TOGETHER: whether the partials of a group (heads · splits ·
-    head_dim numbers, each rounded up to a power of two) fit into the registers of one program.
-    """
+    has blocks for. ROWS: of the combine. CURRENT_ROWS: of the current token's program. TOGETHER:
+    whether the partials of a group fit into the registers of one program."""
     rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
@@ -358,7 +349,7 @@ def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | b
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
     """Splits for a graph that serves contexts up to `max_context`: one for each tile of the past
     and one for the current token, but at most MAX_SPLITS, and at most `num_programs` programs in
-    all (say four for each multiprocessor)."""
+    all."""
     tiles = -(-(max_context - 1) // TILE) + 1
     wanted = num_programs // (num_reqs * num_kv_heads)
     return max(MIN_SPLITS, min(wanted, MAX_SPLITS, tiles))

@@ -46,15 +46,11 @@ DOT_COLUMNS = 256  # of a chunk, for each warp
 
 def dot_plan(plan: GemvPlan, *tensors: Tensor) -> GemvPlan | None:
     """`plan` with as many warps as slices, or None where gemv.py must multiply: for any type but
-    bf16, and for a chunk of less than DOT_COLUMNS (a real model's is never so short). A chunk that
-    is short of that for all of the plan's warps gets fewer."""
+    bf16, and for a chunk of less than DOT_COLUMNS (a real model's is never so short)."""
     slices = min(plan.warps, plan.chunk // DOT_COLUMNS)
     if not slices or any(tensor.dtype != torch.bfloat16 for tensor in tensors):
         return None
     return replace(plan, warps=slices)
-
-
-# ---------------------------------------------------------------- the operands
 
 
 @triton.jit
@@ -128,9 +124,6 @@ def dot_input(
     return operands, squares
 
 
-# ---------------------------------------------------------------- the product
-
-
 @triton.jit
 def dot_partials(
     rows, operands, ROWS: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
@@ -183,9 +176,6 @@ def dot_product(
         return fold(places, ROWS) * tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
     else:
         return fold(tl.sum(places, axis=1), ROWS)
-
-
-# ---------------------------------------------------------------- the kernel
 
 
 @triton.jit

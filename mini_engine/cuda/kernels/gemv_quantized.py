@@ -48,13 +48,10 @@ def quantized_plan(
     pairs: bool = False,
     sm_count: int = H200_SM_COUNT,
 ) -> GemvPlan:
-    """`gemv_plan` for a weight of `bits`; its chunk counts segments.
-
-    A program has a warp for each WARP_WORDS of a chunk, so that a thread has the same columns of
-    all rows, and x is read and prepared once for them. rows: the largest of 8, 4, 2, 1 (with pairs
-    of 4, 2, 1) for which a thread has at most THREAD_LOADS loads, with several tokens at most
-    SHARED_CODES codes, and that leaves `enough_programs`.
-    """
+    """`gemv_plan` for a weight of `bits`; its chunk counts segments. A program has a warp for each
+    WARP_WORDS of a chunk, so that a thread has the same columns of all rows. rows: the largest of
+    8, 4, 2, 1 (with pairs of 4, 2, 1) for which a thread has at most THREAD_LOADS loads, with
+    several tokens at most SHARED_CODES codes, and that leaves `enough_programs`."""
     codes = 128 // bits  # of a load
     most = THREAD_LOADS if tokens == 1 else min(THREAD_LOADS, SHARED_CODES // codes)
     segments = -(-width // (32 // bits * quantized_matrix.WORDS))
@@ -65,9 +62,6 @@ def quantized_plan(
     while rows > 1 and (rows * halves * chunks > most or -(-num_rows // rows) < enough):
         rows //= 2
     return GemvPlan(rows, warps, chunk // quantized_matrix.WORDS, chunks)
-
-
-# ---------------------------------------------------------------- the parts
 
 
 @triton.jit
@@ -156,8 +150,7 @@ def packed_input(
 @triton.jit
 def code_floats(words, zero, exponent, i: tl.constexpr, BITS: tl.constexpr):
     """(code i of each word - zero) · 2ᵖ in float32, exact; p: `i % (PER / 2) · BITS`. exponent:
-    EXPONENT, which is an argument of the kernel because the assembler makes two instructions of
-    an and-or with two numbers that it knows."""
+    EXPONENT; with two numbers that it knows, the assembler makes two instructions of an and-or."""
     half: tl.constexpr = 16 // BITS
     shift: tl.constexpr = i % half * BITS
     mask: tl.constexpr = ((1 << BITS) - 1) << shift
@@ -187,9 +180,6 @@ def packed_multiply(
         else:
             total += part
     return tl.sum(tl.reshape(total, (ROWS, CHUNK * WORDS)), axis=1)
-
-
-# ---------------------------------------------------------------- the kernels
 
 
 @triton.jit

@@ -96,9 +96,8 @@ def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
 
 @cache
 def sm_count(device: torch.device) -> int:
-    """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans are the
-    same everywhere; or as what the environment says in MINI_ENGINE_SM_COUNT. With 1 the plans have
-    few programs: the interpreter runs one at a time."""
+    """How many multiprocessors a GPU has. Any other device counts as an H200, or as what the
+    environment says in MINI_ENGINE_SM_COUNT: with 1 the interpreter has few programs to run."""
     if device.type != "cuda":
         return int(os.environ.get("MINI_ENGINE_SM_COUNT", H200_SM_COUNT))
     return torch.cuda.get_device_properties(device).multi_processor_count

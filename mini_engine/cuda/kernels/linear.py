@@ -48,9 +48,6 @@ from mini_engine.cuda.quantized_matrix import WORDS, Matrix, QuantizedMatrix, de
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 def linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
@@ -81,11 +78,8 @@ def norm_gate_up_silu_mul(
 def library_linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """`linear` by a library. It rounds once, as ours does.
-
-    `pdl` is taken as `linear` takes it, and changes nothing: a library launches its kernels as it
-    likes (launch.py says why that is safe between kernels of ours).
-    """
+    """`linear` by a library, which rounds once, too. `pdl` changes nothing: launch.py says why that
+    is safe."""
     del pdl
     if isinstance(weight, QuantizedMatrix):
         dense = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
@@ -95,9 +89,6 @@ def library_linear(
         torch.mm(x, weight.t(), out=out)
     else:
         torch.addmm(bias, x, weight.t(), out=out)
-
-
-# ---------------------------------------------------------------- the ops
 
 
 def product(
@@ -165,9 +156,6 @@ def dequantize(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the same in PyTorch
-
-
 def product_reference(
     x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None, eps: float
 ) -> Tensor:
@@ -178,9 +166,6 @@ def product_reference(
         row = row * inverse * norm_weight.float()
     dense = dequantized(weight) if isinstance(weight, QuantizedMatrix) else weight.float()
     return row @ dense.T if bias is None else row @ dense.T + bias.float()
-
-
-# ---------------------------------------------------------------- a weight and its parts
 
 
 def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]:

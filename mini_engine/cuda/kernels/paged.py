@@ -199,9 +199,8 @@ def combine_if_last(
     Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
     of all its threads before one thread's atomic add, and release is cumulative, so the add
     (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other
-    program's add, and through a second barrier so have all its threads, which read the partials
-    past L1. A test reads this order from the machine code. The counter returns to 0 for the next
-    launch. Sums run in the order of the splits, so the last bits do not depend on who is last.
+    program's add, and through a second barrier so have all its threads. The counter returns to 0
+    for the next launch. Sums run in the order of the splits, whoever is last.
     """
     tl.debug_barrier()
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")

@@ -99,12 +99,9 @@ def walk(
     DIAGONAL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take in the keys first to last - 1: returns m, l and acc with them, of which m counts in
-    powers of two.
-
-    A key beyond the last is read as the last: no row that lives may see it, and what the cache
-    holds there, NaN perhaps, is never touched. The blocks of the next tile are looked up one tile
-    ahead, so that its keys are on their way (cp.async) while this one is multiplied.
-    """
+    powers of two. A key beyond the last is read as the last: what the cache holds there, NaN
+    perhaps, is never touched. The blocks of the next tile are looked up one tile ahead, so that its
+    keys are on their way (cp.async) while this one is multiplied."""
     near = tl.minimum(first + tl.arange(0, TILE), last - 1)
     block = tl.load(table + near // BLOCK_SIZE, mask=near >= first, other=0)
     for start in tl.range(first, last, TILE, num_stages=STAGES):
@@ -134,12 +131,9 @@ def walk(
 def tile_options(
     head_dim: int, element_size: int, capability: int, *, fp8: bool = False
 ) -> dict[str, int]:
-    """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use.
-
-    128 rows and not 64 halve what each multiplication draws from L2. With more than one stage in
-    the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait for each other; with
-    fewer than two it spills where there are none (A100, RTX 30 to 50).
-    """
+    """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use. With
+    more than one stage in the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait
+    for each other; with fewer than two it spills where there are none (A100, RTX 30 to 50)."""
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
     narrow = capability in (86, 89) or capability >= 120  # 99 KB of shared memory a program

@@ -132,9 +132,6 @@ def rope_kv_write(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the same in PyTorch
-
-
 def rope_reference(
     heads: Heads, qkv: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None,
     k_norm: Tensor | None, eps: float,

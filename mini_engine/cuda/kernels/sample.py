@@ -150,9 +150,6 @@ def draw_kernel(
     tl.store(indices + partial, index)
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 def find_cutoffs(
     logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, log_min_ps: Tensor,
     pdl: bool = False,
