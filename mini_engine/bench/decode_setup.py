@@ -101,15 +101,14 @@ class DecodeSetup:
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 
-        def gathered(one: Tensor, scale: Tensor | None, which: int) -> Tensor:
+        def gathered(layer: int, which: int) -> Tensor:
+            one = (cache.keys, cache.values)[which][layer]
             # (batch, blocks, block_size, kv_heads, D)
             rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
-            rows = rows if scale is None else widened(rows, scale, which)
+            rows = widened(rows, cache.scales[layer], which) if cache.scales else rows
             return rows.transpose(1, 2).contiguous()
 
-        scales = cache.scales or (None,) * len(cache.keys)
-        every = zip(cache.keys, cache.values, scales, strict=True)
-        return [(gathered(k, scale, 0), gathered(v, scale, 1)) for k, v, scale in every]
+        return [(gathered(layer, 0), gathered(layer, 1)) for layer in range(len(cache.keys))]
 
 
 def build_setup(

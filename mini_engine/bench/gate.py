@@ -67,23 +67,19 @@ class PathErrors:
 
 @dataclass(frozen=True)
 class Verdict:
-    finite: bool
-    own_best: bool  # every token sampled is a best one of the logits beside it
-    forced: PathErrors | None  # None: it feeds itself, several steps a call
-    produced: PathErrors | None  # None: logits not finite, or tokens that are not their best
+    fault: str = ""  # of the logits or tokens themselves: then no path is compared
+    forced: PathErrors | None = None  # None also where it feeds itself, several steps a call
+    produced: PathErrors | None = None
 
     @property
     def passed(self) -> bool:
-        paths = [path for path in (self.forced, self.produced) if path]
-        return self.finite and self.own_best and all(path.passed for path in paths)
+        return not self.reason
 
     @property
     def reason(self) -> str:
         """Why it did not pass, in one line; "" when it did."""
-        if not self.finite:
-            return "gate: its logits are not all finite"
-        if not self.own_best:
-            return "gate: it sampled tokens that are not the best of its own logits"
+        if self.fault:
+            return f"gate: {self.fault}"
         for name, path in (("teacher-forced", self.forced), ("its own tokens", self.produced)):
             if path and not path.passed:
                 return f"gate: {name}: KL {path.kl}; |NLL| {path.nll}; allowed +{MARGIN:.0%}"
@@ -91,6 +87,10 @@ class Verdict:
 
     def as_dict(self) -> dict[str, object]:
         return {"passed": self.passed, "reason": self.reason, "margin": MARGIN, **asdict(self)}
+
+
+NOT_FINITE = Verdict("its logits are not all finite")
+NOT_BEST = Verdict("it sampled tokens that are not the best of its own logits")
 
 
 class Gate:
@@ -111,16 +111,16 @@ class Gate:
         """Decode on both paths and compare."""
         logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
         if not bool(torch.isfinite(logits).all()):
-            return Verdict(finite=False, own_best=True, forced=None, produced=None)
+            return NOT_FINITE
         if not are_best(logits, tokens):
-            return Verdict(finite=True, own_best=False, forced=None, produced=None)
+            return NOT_BEST
         produced = self._compare(logits, tokens)
         if variant.steps_a_call > 1:
-            return Verdict(True, True, forced=None, produced=produced)
+            return Verdict(produced=produced)
         logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
         if not bool(torch.isfinite(logits).all()):
-            return Verdict(finite=False, own_best=True, forced=None, produced=produced)
-        return Verdict(True, True, self._compare(logits, self._forced), produced)
+            return NOT_FINITE
+        return Verdict(forced=self._compare(logits, self._forced), produced=produced)
 
     def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
         """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""

@@ -65,12 +65,11 @@ def paired_laps(
     backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
     """`rounds` laps of each, in balanced order, after one lap of each that does not count."""
-    runnables: dict[str, tuple[Runnable, list[Lap]]] = {"one": (one, []), "other": (other, [])}
+    laps: dict[str, list[Lap]] = {"one": [], "other": []}
     with no_garbage_collection():
         for name in ["one", "other", *balanced_order("one", "other", rounds)]:
-            runnable, laps = runnables[name]
-            laps.append(lap(backend, runnable, steps))
-    return runnables["one"][1][1:], runnables["other"][1][1:]
+            laps[name].append(lap(backend, one if name == "one" else other, steps))
+    return laps["one"][1:], laps["other"][1:]
 
 
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
