@@ -14,7 +14,7 @@ from typing import Any
 from latex2mathml.converter import convert
 
 from course.site.landing import context as landing_context
-from course.site.widgets import DATA
+from course.site.widgets import DATA, state
 
 SITE = Path(__file__).parent
 WHY = "A course that makes you understand, build and measure what makes LLM decode fast."
@@ -126,7 +126,7 @@ def _code(name: str) -> str:
 
 @cache
 def _data(name: str) -> str:
-    return json.dumps(DATA[name](), separators=(",", ":")).replace("</", "<\\/")
+    return json.dumps(state(name), separators=(",", ":")).replace("</", "<\\/")
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any
 from course.draw.ch00_race import race
 from course.draw.ch14 import shipped_rows
 from course.site.path import chapters
+from course.site.stills import still
 
 WIDE, TALL, LEFT, BELOW = 460, 360, 44, 40  # of the picture, and the room for its numbers
 ENDS = 0.8, 100.0  # ms, on both axes, which are logarithmic
@@ -36,6 +37,7 @@ def context(root: Path) -> dict[str, Any]:
         "points": len(shipped_rows()),
         "unseen": f"{median(abs(row.left_out_error or 0.0) for row in rows):.1%}",
         "scatter": scatter(rows),
+        "still": still("race"),
     }
 
 

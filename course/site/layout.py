@@ -21,6 +21,7 @@ from typing import Any
 
 from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
+from course.site.stills import answers, still
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import load_spec
@@ -36,8 +37,6 @@ PLAIN = (
 )
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
 WIDGET = re.compile(r"^<!-- widget: ([\w-]+) -->$", re.MULTILINE)
-STILL = "Here a picture moves with JavaScript; the figures of this chapter show it at rest."
-PLACE = rf'<div class="widget" id="widget-\1" data-widget="\1"><noscript>{STILL}</noscript></div>'
 PREDICT = re.compile(r"^## Predict before you run\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 ALL_PREDICTIONS = "../your-predictions.html"
 TRY = {
@@ -91,7 +90,7 @@ def lay_out(root: Path, into: Path) -> Path:
     write(into / "reference/index.md", _reference_index(sorted(pages)))
     for path in sorted(Path(__file__).parent.glob("pages/*.md")):
         text = path.read_text().replace("FIGURES", json.dumps(step_figures()))
-        write(into / path.name, WIDGET.sub(PLACE, text))
+        write(into / path.name, WIDGET.sub(place_of, text))
     return into
 
 
@@ -113,14 +112,22 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
-    return SOURCE_LINK.sub(link, WIDGET.sub(PLACE, text))
+    return SOURCE_LINK.sub(link, WIDGET.sub(place_of, text))
+
+
+def place_of(found: re.Match[str]) -> str:
+    """Where the widget is drawn that was found in a document."""
+    widget = found[1]
+    head = f'<div class="widget" id="widget-{widget}" data-widget="{widget}">'
+    return f"{head}{still(widget)}</div>"
 
 
 def fields_of(name: Path, fields: list[dict[str, Any]]) -> str:
     """The place of the fields for one's predictions on a chapter's page."""
     state = {"page": name.with_suffix("").as_posix(), "fields": fields, "all": ALL_PREDICTIONS}
     kept = html.escape(json.dumps(state, ensure_ascii=False), quote=True)
-    return f'<div class="widget" data-widget="predict" data-state="{kept}"></div>\n\n'
+    head = f'<div class="widget" data-widget="predict" data-state="{kept}">'
+    return f"{head}{answers(fields)}</div>\n\n"
 
 
 def cards_of(chapter: Chapter) -> str:

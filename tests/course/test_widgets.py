@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, WAYS, race
+from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, SHOWN, WAYS, race
 from course.site.layout import step_figures
 from course.site.widgets.cutter import cutter
 from course.site.widgets.errors import errors
@@ -255,6 +255,34 @@ def test_firefox_says_the_same_of_the_same_keys(site: Path, browser: Any) -> Non
             assert ratio >= 4.5, (name, text)
         assert other.ask("matchMedia('(prefers-color-scheme: dark)').matches")
         assert other.complaints == []
+    opened.context.close()
+
+
+# Letters in a picture, in pixels, and how far to the right it reaches.
+DRAWN = """el => [[...el.querySelectorAll("svg text")].map((text) =>
+    parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a),
+  el.getBoundingClientRect().right, el.textContent]"""
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_without_javascript_every_widget_stands_still(
+    site: Path, browser: Any, viewport: dict[str, int]
+) -> None:
+    off = {"viewport": viewport, "java_script_enabled": False}
+    opened, complaints = page(browser, f"file://{site}/index.html", **off)
+    times = opened.locator(".still .race-ms b").all_text_contents()
+    assert times == [f"{race()[way].itl[0] / 1e3:.1f} ms" for way in SHOWN]
+    places = {name: where for name, (where, _) in KEYS.items()} | {"errors": "your-predictions"}
+    for name, where in places.items():
+        opened.goto(f"file://{site}/{where}.html")
+        still = opened.locator(f"[data-widget={name}] .still:visible")
+        letters, right, told = still.evaluate(DRAWN)
+        assert still.locator("svg rect, svg circle, i, b").count() >= 3, name
+        assert min(letters, default=10) >= 10, name
+        assert right <= viewport["width"], name
+        assert re.search(r"[A-Z].{30,}\.\s*$", told, re.DOTALL), name
+        assert opened.locator("[data-widget=predict] details").count() >= 2 or where[:6] != "course"
+    assert complaints == []
     opened.context.close()
 
 

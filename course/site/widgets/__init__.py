@@ -8,6 +8,7 @@ module. The data are an object whose entries are the model's first state.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from course.draw import ch00_race
@@ -32,3 +33,9 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "roofline": roofline,
     "softmax": softmax,
 }
+
+
+@cache
+def state(name: str) -> dict[str, Any]:
+    """The first state of a widget's model."""
+    return DATA[name]()
