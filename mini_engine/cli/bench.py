@@ -17,9 +17,6 @@ with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs 
 which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
 """
 
-from __future__ import annotations
-
-import argparse
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,8 +25,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import (
@@ -41,7 +36,7 @@ from mini_engine.bench.evidence import (
 from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.cards import load_sheet, load_spec
 
@@ -82,7 +77,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
     backend = options.backend_of(args.device, console)
@@ -147,7 +142,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _arms(
-    args: argparse.Namespace, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
+    args: Args, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
 ) -> Iterator[Row]:
     """The rows that are missing; then, when all are timed, these again with counted launches."""
     from mini_engine.cuda.weights import load_weights, no_room, random_weights
@@ -175,7 +170,7 @@ def _arms(
         del weights  # before the next shape's are made
 
 
-def _others(args: argparse.Namespace, configs: dict[str, ModelConfig]) -> Iterator[Any]:
+def _others(args: Args, configs: dict[str, ModelConfig]) -> Iterator[Any]:
     from mini_engine.bench.others import compare, job_for
 
     points = product(configs.items(), args.batch, args.context) if args.against else ()
@@ -188,7 +183,7 @@ def _others(args: argparse.Namespace, configs: dict[str, ModelConfig]) -> Iterat
 # ---------------------------------------------------------------- what is shown
 
 
-def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
+def result_of(out: Path, measurement: Measurement) -> Found:
     """What the file says, with its pictures drawn beside it."""
     from mini_engine import plots
 
@@ -211,7 +206,7 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
             "others": figures["others"], "bars": bars, "pictures": pictures}  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     if r.emulated:
         console.print(options.EMULATED)
     columns = 3 if r.emulated else 6  # emulated rates and shares would be of nothing
