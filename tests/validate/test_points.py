@@ -174,6 +174,17 @@ def test_a_prediction_is_that_of_the_recursion(tmp_path: Path) -> None:
     assert predicted_ms(point, SHEETS) == pytest.approx(counted_ms)
 
 
+def test_prompts_that_a_source_timed_along_are_shared_out_among_its_new_tokens() -> None:
+    whole, alone = replace(EAGER, batch=2, prompt=4096, new=16), replace(EAGER, batch=2)
+    spec, _, _ = SHEETS.spec(alone)
+    prompts = StepShape.mixed([4096, 4096], [4096, 4096])
+    counted_ms = step_time(
+        step_ops(SHAPES[EAGER.model], prompts, spec.ops), spec, "eager", 2
+    ).itl_us
+    more_ms = predicted_ms(whole, SHEETS) - predicted_ms(alone, SHEETS)
+    assert more_ms == pytest.approx(counted_ms / 1e3 / 16)
+
+
 # ---- rows and summaries
 
 
