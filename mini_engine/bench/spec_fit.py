@@ -14,7 +14,7 @@ from typing import Any
 
 from mini_engine.step.cards import FIGURES, Sheet, names
 
-ON_CPU_TENSORS = "eager ops of this engine's plain decoder on CPU tensors, one thread, no launch"
+ON_CPU_TENSORS = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
 # A figure of a card or a host: the measured one, which number of it, times what, and how.
 OF_THE_CARD = {
     "sm_count": ("sm_count", "value", 1, "as the driver tells"),

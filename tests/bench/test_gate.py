@@ -230,8 +230,7 @@ def test_one_bound_above_the_margin_on_one_path_fails(path: str, bad: str) -> No
     failed = replace(verdict, **{path: replace(GOOD, **{bad: above})})
     assert not failed.passed
     assert "bound +0.25" in failed.reason
-    assert not replace(verdict, finite=False).passed
-    assert not replace(verdict, own_best=False).passed
+    assert not replace(verdict, fault="its logits").passed
 
 
 # ---------------------------------------------------------------- what it computes
