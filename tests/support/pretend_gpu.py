@@ -1,7 +1,7 @@
 """A GPU that is not there: code for an H200 runs on a CPU, and its kernel launches are recorded.
 
-    with pretended(record, every):   # record(launch, new=...) is called at each launch
-        ...                          # code that says "cuda", sm_90 and pdl=True
+    with pretended(record):   # record(launch) is called at each launch not seen before
+        ...                   # code that says "cuda", sm_90 and pdl=True
 
 What is real: Triton's own launch path, up to the compiler. From the arguments it finds what it
 would compile (types, alignments, constants, warps), and there its hook takes over, so nothing is
@@ -34,9 +34,9 @@ from mini_engine.cuda.graphs import backend, emulator
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT
 
 _GENERATOR = torch.Generator
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU = torch.device("cpu")
 CAPABILITY = (9, 0)
-Record = Callable[..., None]  # (launch, new=whether it is a specialization not seen before)
+Record = Callable[["Launch"], None]
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,15 @@ class Launch:
 
 
 @contextmanager
-def pretended(record: Record, every: Callable[[], None]) -> Iterator[Moved]:
-    """`every` is called at each function of torch, so that it can end what takes too long. What it
-    gives says where the tensors of "cuda" lie."""
+def pretended(record: Record) -> Iterator[None]:
     calls = _Calls(record)
     with ExitStack() as stack:
         for target, name, value in [*_cuda(), *_triton(calls), *_rooms(calls)]:
             stack.enter_context(mock.patch.object(target, name, value))
         for op in _ops():
             _register(op, calls)
-        yield stack.enter_context(Moved(every))
+        stack.enter_context(Moved())
+        yield
 
 
 class _Calls:
@@ -84,7 +83,7 @@ class _Calls:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.launching = self.asked = False
-        self.seen: dict[Any, Launch] = {}
+        self.seen = set[Any]()
 
     def runs_triton(self, tensor: torch.Tensor) -> bool:  # noqa: ARG002 (as the true one)
         self.asked = True
@@ -103,14 +102,13 @@ class _Calls:
         """Triton's `jit_cache_hook`: True says that there is nothing to compile, or to launch."""
         kernel = fn.jit_function
         known = (id(kernel), compile["specialization_data"])
-        new = known not in self.seen
-        if new:
+        if known not in self.seen:
             (attributes,) = compile["configs"]
-            self.seen[known] = Launch(
+            self.seen.add(known)
+            self.record(Launch(
                 kernel, compile["signature"], compile["constants"], attributes,
                 compile["num_warps"], compile["num_stages"],
-            )  # fmt: skip
-        self.record(self.seen[known], new=new)
+            ))  # fmt: skip
         return True
 
 
@@ -210,25 +208,19 @@ class _Generator(metaclass=_OfGenerators):
 
 
 class Moved(TorchFunctionMode):
-    """Whatever should lie on "cuda" lies on `where`: the CPU, or nowhere ("meta")."""
-
-    def __init__(self, every: Callable[[], None]) -> None:
-        super().__init__()
-        self.every, self.where = every, CPU
+    """Whatever should lie on "cuda" lies on the CPU."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        self.every()
-        if func is torch.device and self.where == META:  # only a name: `graphs_for` asks for it
-            return func(*args, **(kwargs or {}))
-        kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
-        return func(*map(self._moved, args), **kwargs)
+        kwargs = {name: _moved(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_moved, args), **kwargs)
 
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, torch.device) and value.type == "cuda":
-            return self.where
-        if isinstance(value, str) and value.partition(":")[0] == "cuda":
-            return self.where
-        return value
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return CPU
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return CPU
+    return value
