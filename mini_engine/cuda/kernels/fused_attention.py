@@ -17,7 +17,7 @@ Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size
 So no program reads what another one writes, and a tile of the past waits for nothing: it is in
 shared memory, ordered for the tensor cores, when the kernel before ends. Where the tiles cover the
 room (ONE_TILE), there is no loop and no old maximum to rescale. Whatever the kernel does after its
-wait, a layer waits for; tests/cuda/kernels/test_after_the_wait.py counts it.
+wait, a layer waits for; tests/cuda/kernels/test_ahead_of_time.py counts it.
 
 **What is read above the wait, and why it may be.** Past K and V, through the block table: nothing
 in a step writes the table or a past row. The length, and with it the angles and the slot, so that
