@@ -15,7 +15,6 @@ from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import stored_tensors
 from mini_engine.model.config import ModelConfig
-from mini_engine.sim.memory import Memory
 from tests.cli.test_commands import json_of
 from tests.cli.test_refusals import refused
 
@@ -31,16 +30,6 @@ def shipped_copy(folder: Path, **changes: Any) -> Path:
 
 
 # -- memory --------------------------------------------------------------------------------------
-
-
-def test_memory_that_runs_out_has_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing_left(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Memory, "_fill", nothing_left)
-    assert "memory" in refused(capsys, *SHORT)
 
 
 def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
@@ -60,21 +49,6 @@ def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
 
 
 # -- folders -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
-        ({"vocab_size": 300}, "(300, 160) from config.json"),
-    ],
-)
-def test_a_config_that_no_model_has_is_refused_by_its_field(
-    changes: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = shipped_copy(tmp_path / "model", **changes)
-    said = refused(capsys, "generate", "--model", str(folder))
-    assert says in said
 
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])

@@ -169,13 +169,6 @@ def test_an_n_gram_is_continued_as_it_was_the_last_time(text: list[int], count: 
     assert all(whole[at] == whole[at - period] for at in range(known, known + count))
 
 
-def test_what_repeats_is_drafted_beyond_the_end_of_the_text() -> None:
-    assert continued([1, 2, 3, 1, 2], 5) == [3, 1, 2, 3, 1]
-    assert continued([9, 4, 9, 5, 9], 2) == [5, 9]
-    assert continued([1, 2, 3], 2) == [3, 3]
-    assert continued([1, 2, 3, 8, 1, 2, 3, 9, 7, 2, 3], 1) == [9]
-
-
 def test_drafts_without_a_proposer_and_beside_several_steps_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="num_speculative_tokens is 3, and nothing proposes"):
         Engine(FakeRunner(LIMITS), LIMITS, GraphDispatcher("NONE", [], 4))

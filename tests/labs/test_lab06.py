@@ -113,10 +113,6 @@ def test_there_are_as_many_wrong_beliefs_to_choose_from_as_right_ones() -> None:
     assert len(BELIEFS) >= 2 * len(told)
 
 
-def test_the_beliefs_stand_in_an_order_that_does_not_say_whose_they_are() -> None:
-    assert list(BELIEFS) == sorted(BELIEFS)
-
-
 def functions_belief(text: str) -> str:
     belief: str = loaded(text, "belief").diagnosis()[0]
     return belief

@@ -380,18 +380,6 @@ def test_garbage_collected_while_capturing_does_no_harm(graphs: GraphBackend) ->
     assert y.tolist() == [7, 7, 7, 7]
 
 
-def test_warm_up_on_a_side_stream_then_capture(graphs: GraphBackend) -> None:
-    x, side = filled(graphs), graphs.Stream()
-    side.wait_stream(graphs.current_stream())
-    with graphs.stream(side):
-        for _ in range(3):
-            x * 2
-    graphs.current_stream().wait_stream(side)
-    graph, y = capture(graphs, lambda: x * 2)
-    graph.replay()
-    assert y.tolist() == [2, 2, 2, 2]
-
-
 # -- streams and events --------------------------------------------------------------------------
 
 
