@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import main
-from mini_engine.engine import generation
-from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import stored_tensors
 from mini_engine.model.config import ModelConfig
@@ -27,25 +25,6 @@ def shipped_copy(folder: Path, **changes: Any) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
-
-
-# -- memory --------------------------------------------------------------------------------------
-
-
-def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, fitted = list[int](), generation.with_blocks_for
-
-    def watched(*args: Any) -> SchedulerLimits:
-        limits = fitted(*args)
-        seen.append(limits.num_blocks)
-        return limits
-
-    monkeypatch.setattr(generation, "with_blocks_for", watched)
-    json_of(capsys, *SHORT)
-    json_of(capsys, "generate", "--max-new-tokens", "40", "--prompt", "a", "--prompt", "b")
-    assert seen == [2, 1 + 3 + 3]
 
 
 # -- folders -------------------------------------------------------------------------------------
@@ -77,28 +56,6 @@ def test_a_tokenizer_of_another_model_is_refused(
     path.write_text(json.dumps(data))
     said = refused(capsys, *SHORT, "--model", str(folder))
     assert "of the prompt is beyond the model's vocab_size" in said
-
-
-# -- what runs -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["sim", "cuda"])
-def test_capture_sizes_above_the_limits_are_named_and_so_is_the_mode_that_ran(
-    backend: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if backend == "cuda":
-        pytest.importorskip("torch")
-    words = [*SHORT, "--backend", backend, "--capture-sizes"]
-    assert main([*words, "99999999"]) == 0
-    out, said = capsys.readouterr()
-    assert "tiny-qwen3, NONE: 2 tokens" in out
-    assert "capture sizes 99999999 are dropped: a step has at most 64 tokens; none is left" in said
-    if backend == "cuda":
-        return  # the rest is the same code
-    result = json_of(capsys, *words, "1,64,65")
-    assert result["mode"] == "FULL_AND_PIECEWISE"
-    assert "capture sizes 65 are dropped: a step has at most 64 tokens" in result["notes"]
-    assert json_of(capsys, *words, "64")["mode"] == "PIECEWISE"
 
 
 # -- speculation ---------------------------------------------------------------------------------

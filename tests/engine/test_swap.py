@@ -3,8 +3,6 @@ by the properties of test_engine.py, which swap, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -23,12 +21,10 @@ def swap_limits(preemption: str = "swap", host_blocks: int = 50, **more: bool) -
 
 
 def run(
-    limits: SchedulerLimits,
-    runner: Callable[[SchedulerLimits], FakeRunner] = FakeRunner,
-    saves_us: SavesUs | None = None,
+    limits: SchedulerLimits, saves_us: SavesUs | None = None
 ) -> tuple[list[Completion] | None, list[ScheduledBatch]]:
     """The crowd's completions, None where the cache was corrupted; and all batches."""
-    runs = runner(limits)
+    runs = FakeRunner(limits)
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], 4)
     return served(Engine(runs, limits, dispatcher, saves_us=saves_us)), runs.batches
 
