@@ -37,17 +37,6 @@ def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(path: Path
 
 
 @each_notebook
-def test_a_notebook_is_committed_with_outputs_and_a_picture(path: Path) -> None:
-    book = nbformat.read(path, as_version=4)
-    code = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert all(cell.execution_count for cell in code)
-    shown = [output for cell in code for output in cell.outputs]
-    assert not [output for output in shown if output.output_type == "error"]
-    assert any("image/png" in output.get("data", {}) for output in shown)
-    assert path.stat().st_size < 1_000_000
-
-
-@each_notebook
 def test_a_picture_comes_first_and_the_code_that_draws_it_is_folded(path: Path) -> None:
     title, opening, *_ = nbformat.read(path, as_version=4).cells
     assert len(title.source.splitlines()) <= 5

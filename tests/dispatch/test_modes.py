@@ -78,28 +78,3 @@ def test_a_resolved_mode_asks_nothing_that_is_not_there(
     if resolved.mixed_mode() is PIECEWISE:
         assert available
     assert resolve_mode(resolved, support, **settings) is resolved, "resolving twice differs"
-
-
-def test_the_table_in_the_docstring_of_resolve_mode_is_what_it_does():
-    """Its lines are settings, or a mode with what becomes of it for each support."""
-    settings, checked = {}, 0
-    table = str(resolve_mode.__doc__).partition("asked for ")[2].splitlines()[1:]
-    for line in filter(None, map(str.strip, table)):
-        if line.startswith(("split", "not split")):
-            settings = {
-                "attention_in_splitting_ops": not line.startswith("not"),
-                "compilation_mode": 0 if "no VLLM_COMPILE" in line else 3,
-                "uniform_decode_query_len": 3 if "several tokens" in line else 1,
-                "piecewise_capture_available": "no piecewise capture" not in line,
-            }
-            continue
-        mode, *outcomes = line.split()
-        for support, outcome in zip(AttentionCGSupport, outcomes, strict=True):
-            checked += 1
-            if outcome == "ValueError":
-                with pytest.raises(ValueError, match="PIECEWISE"):
-                    resolve_mode(mode, support, **settings)
-            else:
-                found = resolve_mode(mode, support, **settings).name
-                assert found == outcome.replace("=", mode), (line, support, settings)
-    assert checked == 4 * (6 * 3 + 1)
