@@ -138,9 +138,7 @@ def best_ladders(
     histogram: Mapping[int, int], max_rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> list[CaptureLadder]:
     """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
-
-    Arguments and errors are those of `optimal_ladder`.
-    """
+    Arguments and errors are those of `optimal_ladder`."""
     ran = _checked_histogram(histogram)
     if max_rungs < 1:
         raise ValueError(f"a ladder of {max_rungs} rungs: give 1 or more")

@@ -194,14 +194,12 @@ def combine_if_last(
     out, sums, stats, counter, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """After `store_partial`: the program that arrives last combines GROUP heads from `head` on.
-
-    Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
-    of all its threads before one thread's atomic add, and release is cumulative, so the add
-    (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other
-    program's add, and through a second barrier so have all its threads. The counter returns to 0
-    for the next launch. Sums run in the order of the splits, whoever is last.
-    """
+    """After `store_partial`: the program that arrives last combines GROUP heads from `head` on. Why
+    that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores of
+    all its threads before one thread's atomic add, and release is cumulative, so the add (acq_rel,
+    GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other program's
+    add, and through a second barrier so have all its threads. The counter returns to 0 for the next
+    launch. Sums run in the order of the splits, whoever is last."""
     tl.debug_barrier()
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")
     if arrived == SPLITS - 1:
