@@ -128,7 +128,7 @@ def gate_of(
     """The gate for all that decodes on this setup. The truth of a format of few bits is these very
     weights, or this cache, in float32: the gate says whether the kernels are right, not whether the
     format will do."""
-    setup = setups.in_format(setup, few_bits) if few_bits else setup
+    setup = setups.in_format(setup, few_bits)
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 
