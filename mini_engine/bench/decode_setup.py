@@ -97,8 +97,7 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D); of a
-        cache in fp8 in float32."""
+        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D)."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 

@@ -161,8 +161,7 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """As `OursCompiled`. A filled cache has static addresses (transformers/cache_utils.py,
-        StaticLayer.lazy_initialization)."""
+        """As `OursCompiled`; the cache's addresses are static (transformers/cache_utils.py)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):

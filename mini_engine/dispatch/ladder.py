@@ -198,8 +198,7 @@ def cheapest_rungs(
 
 
 def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
-    """The rungs worth considering: the cheapest from each batch size to below the next, since all
-    of these serve the same batches."""
+    """The rungs worth considering: of all that serve the same batches, the cheapest."""
     if top < 1:
         raise ValueError(f"top rung {top}: give 1 or more")
     spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)

@@ -81,8 +81,7 @@ class BlockPool:
         return table
 
     def free(self, request_id: str) -> None:
-        """Take back every block of the request, to be used again from its tail to its head. Raises
-        ValueError if it holds none."""
+        """Take back every block of the request, tail first. Raises ValueError if it holds none."""
         if request_id not in self._tables:
             raise ValueError(f"request {request_id!r} holds no blocks of this pool")
         self._free.extend(self._tables.pop(request_id))

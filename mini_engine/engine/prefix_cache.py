@@ -83,8 +83,8 @@ class KeyedBlocks:
         del self._queue[block]
 
     def extend(self, blocks: Iterable[int], /) -> None:
-        """Take back the blocks of a request, its tail first: those with a key to the end of the
-        queue, the others to its front."""
+        """Take back the blocks of a request, its tail first: those without a key to the queue's
+        front."""
         unnamed = []
         for block in reversed(tuple(blocks)):
             self._queue[block] = None
@@ -117,8 +117,8 @@ class SharingPool(BlockPool):
 
     def look_up(self, request_id: str, text: RequestState) -> int:
         """How many first tokens of a request without blocks the cache holds, in whole blocks. The
-        last known token is never among them. Nothing changes until `allocate`, which expects to be
-        asked for more tokens than that."""
+        last known token is never among them. Nothing changes until `allocate` asks for more than
+        these."""
         found = []
         for index in range((text.num_tokens - 1) // self.block_size):
             block = self.blocks.find(self._key(text, index))

@@ -154,8 +154,7 @@ def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
-    """Raises ValueError for a tensor whose least and largest number (NaN is both) would make every
-    token NaN."""
+    """Raises ValueError for a least and largest number (NaN is both) that make every token NaN."""
     if not -LARGEST <= least <= most <= LARGEST:
         raise ValueError(
             f"{tensor.file}: tensor {tensor.name} has {least:g} to {most:g}, not finite"

@@ -74,8 +74,7 @@ class Experts:
 @dataclass(frozen=True)
 class ModelConfig:
     """One decoder, or what one of `ranks` GPUs has of it. Raises ValueError, naming the field, if
-    the sizes do not fit together. `hidden_size` may differ from num_heads * head_dim, so code must
-    use `q_size` for attention."""
+    the sizes do not fit together. `hidden_size` may differ from `q_size`, num_heads * head_dim."""
 
     name: str
     family: str  # "qwen2" | "qwen3" | "llama": whose step it is
@@ -347,8 +346,7 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
 
 
 def _experts_of(j: _ConfigJson, *, mxfp4: bool) -> Experts:
-    """Raises ValueError for what is missing, and for layers that have one MLP as in a dense
-    decoder."""
+    """Raises ValueError for what is missing, and for layers without experts."""
     if j.decoder_sparse_step != 1 or j.mlp_only_layers:
         raise ValueError("decoder_sparse_step, mlp_only_layers: not every layer has experts")
     count, active = j.num_experts or j.num_local_experts, j.num_experts_per_tok

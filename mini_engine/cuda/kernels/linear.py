@@ -78,8 +78,7 @@ def norm_gate_up_silu_mul(
 def library_linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """`linear` by a library, which rounds once, too. `pdl` changes nothing: launch.py says why that
-    is safe."""
+    """`linear` by a library, which rounds once, too. `pdl` changes nothing (launch.py)."""
     del pdl
     if isinstance(weight, QuantizedMatrix):
         dense = torch.empty(weight.shape, dtype=x.dtype, device=x.device)

@@ -96,8 +96,7 @@ def add_rms_norm(
 
 
 def row_options(width: int) -> dict[str, int]:
-    """A row in one tile, with eight elements a thread, so that a bf16 row is loaded 16 bytes at a
-    time; 1 to 8 warps."""
+    """A row in one tile, eight elements a thread: a bf16 row is loaded 16 bytes at a time."""
     block = triton.next_power_of_2(width)
     return {"WIDTH": width, "BLOCK": block, "num_warps": max(1, min(8, block // 256))}
 

@@ -91,8 +91,7 @@ def attention_reference(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
     query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """What the attention kernels compute, as prefill.py says it: request by request, in float32,
-    rounded once at the end."""
+    """What prefill.py says: request by request, in float32, rounded once at the end."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     first = 0
     for r, (chunk, context) in enumerate(
@@ -158,8 +157,7 @@ def online_softmax(scores, valid, values, m, l, acc):
 
 @triton.jit
 def store_partial(sums, stats, partial, live, m, l, acc, HEAD_DIM: tl.constexpr):
-    """Leave the partials of some heads at index partial (rows,) = head · splits + split; live says
-    which rows are real heads."""
+    """Leave partials of heads at partial (rows,) = head · splits + split; live: real heads."""
     at = sums + partial[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     tl.store(at, acc, mask=live[:, None])
     tl.store(stats + partial * 2, m, mask=live)

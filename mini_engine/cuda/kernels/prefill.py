@@ -42,8 +42,7 @@ def prefill_kernel(
     BLOCK_SIZE: tl.constexpr, REQS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr, LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (KV head, tile of rows), the tiles of all requests counted through. REQS: a power of
-    two, num_reqs or more."""
+    """Program (KV head, tile of rows of any request). REQS: a power of two, num_reqs or more."""
     pdl_release(PDL)
     head, tile = tl.program_id(0), tl.program_id(1)
     pdl_wait(PDL)

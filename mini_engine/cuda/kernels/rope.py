@@ -154,8 +154,7 @@ def rope_reference(
 def check_rotary(
     heads: Heads, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
 ) -> None:
-    """Raises ValueError unless both tables are (max_position, D/2) float32, and both weights of the
-    norms of q and k, if any, (D,)."""
+    """Raises ValueError unless tables are (max_position, D/2) float32, and weights (D,)."""
     check_vectors(heads.head_dim, q_norm=q_norm, k_norm=k_norm)
     for name, table in (("cos", cos), ("sin", sin)):
         check_shape(name, table, (len(cos), heads.head_dim // 2))
