@@ -188,7 +188,7 @@ class ModelConfig:
         take precedence, as in transformers. Raises ValueError, naming the file and the field."""
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
-            raise ValueError(f"{path}: missing; expected a Hugging Face checkpoint folder")
+            raise ValueError(f"{path}: missing; a hub id is for generate --backend cuda")
         fields, name = read_object(path), Path(folder).resolve().name
         config = cls.from_dict(fields, str(path), name, predicted=predicted)
         if not generation.is_file():
