@@ -35,7 +35,7 @@ from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale, load_numbers, numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
@@ -47,7 +47,7 @@ from mini_engine.cuda.kernels.paged import (
     online_softmax,
     store_partial,
 )
-from mini_engine.cuda.kernels.rope import check_rotary, rope_reference
+from mini_engine.cuda.kernels.rope import rope_reference
 
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
@@ -296,12 +296,9 @@ def rope_kv_write_attention(
     pdl: bool = False, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    heads = Heads.of(out, k_cache, v_cache, kv_scales)
-    check_table(block_table, len(out))
-    check_vectors(len(out), context_lens=context_lens)
+    heads = Heads.of(out, k_cache)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
-    check_rotary(heads, cos, sin, q_norm, k_norm)
     if not MIN_SPLITS <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected {MIN_SPLITS} to {MAX_SPLITS}")
     if not runs_triton(out):  # rope.py's reference, then attention.py's

@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import FP8, widened
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.fp8 import widened
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
@@ -59,25 +58,9 @@ class Heads:
         }
 
     @classmethod
-    def of(
-        cls, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_scales: Tensor | None = None
-    ) -> Heads:
-        """Raises ValueError unless they fit together, and there are scales if and only if the cache
-        is in fp8. (generate.py says which head_dim the kernels take.)"""
-        check_shape("k_cache", k_cache, tuple(k_cache.shape))
-        check_shape("v_cache", v_cache, tuple(k_cache.shape))
+    def of(cls, q: Tensor, k_cache: Tensor) -> Heads:
+        """Of q (T, heads · D) and a cache (num_blocks, block_size, kv_heads, D)."""
         _, block_size, kv_heads, head_dim = k_cache.shape
-        if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
-            raise ValueError(
-                f"q is {tuple(q.shape)}, expected whole groups of {kv_heads} heads of {head_dim}"
-            )
-        check_shape("q", q, tuple(q.shape))
-        if (kv_scales is None) == (k_cache.dtype == FP8):
-            raise ValueError(
-                f"kv_scales {kv_scales is not None} for a cache of {k_cache.dtype}: fp8 has them"
-            )
-        if kv_scales is not None:
-            check_shape("kv_scales", kv_scales, (2, kv_heads))
         return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
 
 
@@ -92,7 +75,7 @@ def attention_reference(
     query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """What prefill.py says: request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    heads = Heads.of(q, k_cache)
     first = 0
     for r, (chunk, context) in enumerate(
         zip(query_lens.tolist(), context_lens.tolist(), strict=True)
