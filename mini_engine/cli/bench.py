@@ -70,7 +70,6 @@ OPTIONS: options.Rows = {
     "--spec CARD": (str, None, "predict with this card (default: by the GPU's name)"),
     "--host HOST": (str, None, "and this host (default: the usual server)"),
     "--resume": (bool, None, "keep what the file has measured"),
-    "--traces DIR": (options.out_folder, None, "keep the profiler's trace of a call of each"),
     "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
     "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
 }
@@ -141,17 +140,17 @@ def run(args: Args, console: Screen) -> Found:
 def _arms(
     args: Args, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
 ) -> Iterator[Row]:
-    """The rows that are missing; then, when all are timed, these again with counted launches."""
+    """The rows that are missing."""
     from mini_engine.cuda.weights import load_weights, no_room, random_weights
 
     backend, dtype = bench.backend, options.dtype_of(bench.backend)
-    for counting, (word, config) in product((False, True), configs.items()):
+    for word, config in configs.items():
         points = [Point(config.name, *at) for at in product(args.batch, args.context)]
-        missing = {p: [a for a in args.arms if ((p, a) in rows) is counting] for p in points}
+        missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
         if not any(missing.values()):
             continue
         if reason := no_room(config, backend, "bf16", "fp32"):
-            for point, names in missing.items() if not counting else ():
+            for point, names in missing.items():
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
         if word not in (*SHAPES, "tiny") and Path(word).is_dir():
@@ -160,9 +159,7 @@ def _arms(
         else:
             weights = random_weights(config, backend.device, dtype, seed=0)
         for point, names in missing.items():
-            if counting:
-                yield from bench.profiled(weights, [rows[point, a] for a in names], args.traces)
-            elif names:
+            if names:
                 yield from bench.rows(weights, point, names)
         del weights  # before the next shape's are made
 

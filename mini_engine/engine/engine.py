@@ -109,25 +109,17 @@ class Engine:
         saves_us: SavesUs | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper".
-
-        Raises ValueError for limits of several steps a replay with a runner of single ones, and
-        for limits that have room for drafts with nobody to propose them.
-        """
+        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper". Raises ValueError
+        for limits of several steps a replay with a runner of single ones, and for limits that have
+        room for drafts with nobody to propose them."""
         if limits.num_speculative_tokens and proposer is None:
-            raise ValueError(
-                f"num_speculative_tokens is {limits.num_speculative_tokens}, and nothing proposes "
-                "them: give the engine a proposer (speculation.Ngram or DraftModel)"
-            )
+            raise ValueError("num_speculative_tokens is set, and nothing proposes them")
         self.proposer = proposer
         self.runner = runner
         self.scheduler = scheduler_for(limits, saves_us)
         self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
         if limits.steps_per_replay > 1 and self._steps_of is None:
-            raise ValueError(
-                f"steps_per_replay is {limits.steps_per_replay}: a {type(runner).__name__} runs "
-                "one step at a time; leave it at 1, or take the runner of the CUDA wing"
-            )
+            raise ValueError(f"steps_per_replay: a {type(runner).__name__} runs one step at a time")
         self.dispatcher = dispatcher
         self._times: dict[str, list[float]] = {}  # of the requests being served
 
@@ -170,9 +162,7 @@ class Engine:
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> list[Completion]:
         """Serve all requests, each from its arrival_us on. Completions come in the order they end.
-
-        Raises ValueError before any runs if one could never be served, or two share an id.
-        """
+        Raises ValueError before any runs if one could never be served, or two share an id."""
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))
         for request in arrivals:
             self.scheduler.limits.check(request)

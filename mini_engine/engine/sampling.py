@@ -10,13 +10,11 @@ SEEDS = 2**32  # seeds are words of 32 bits
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Greedy unless a temperature is given; the other fields then say what may be drawn.
-
-    The order is that of vLLM's sampler (vllm/v1/worker/gpu/sample/sampler.py, `Sampler.sample`):
-    logits are divided by the temperature; `min_p` drops tokens less likely than min_p times the
-    likeliest; `top_k` keeps the k likeliest; `top_p` keeps the fewest of the likeliest that hold
-    this share of what is left then. Tokens as likely as the last one kept stay, too.
-    """
+    """Greedy unless a temperature is given; the other fields then say what may be drawn. The order
+    is that of vLLM's sampler (vllm/v1/worker/gpu/sample/sampler.py, `Sampler.sample`): logits are
+    divided by the temperature; `min_p` drops tokens less likely than min_p times the likeliest;
+    `top_k` keeps the k likeliest; `top_p` keeps the fewest of the likeliest that hold this share of
+    what is left then. Tokens as likely as the last one kept stay, too."""
 
     temperature: float = 0.0  # 0: the likeliest token, whatever the other fields say
     top_k: int = 0  # 0: off
@@ -28,7 +26,7 @@ class SamplingParams:
         # Below 1e-5 nothing but the likeliest token is ever drawn; beyond 1e5 all are alike.
         if self.temperature != 0 and not 1e-5 <= self.temperature <= 1e5:
             raise ValueError(
-                f"temperature is {self.temperature}: give 0 (greedy), or 0.00001 to 100,000, as 0.8"
+                f"temperature is {self.temperature}: give 0 (greedy), or 1e-5 to 100,000"
             )
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}: give 1 or more tokens, or 0 for all")
@@ -47,7 +45,4 @@ def check_greedy(params: Iterable[SamplingParams]) -> None:
     """Raises ValueError, from a runner that takes the argmax of every row, where one is not to."""
     for one in params:
         if one.temperature:
-            raise ValueError(
-                f"temperature is {one.temperature}, and this runner only decodes greedily: make it "
-                "with sampling=True"
-            )
+            raise ValueError(f"temperature is {one.temperature}, of a runner without sampling=True")

@@ -39,7 +39,7 @@ class StoredQuantization:
     def __post_init__(self) -> None:
         if self.group_size != -1 and (self.group_size < SEGMENT or self.group_size % SEGMENT):
             raise ValueError(
-                f"group_size is {in_short(self.group_size)}, expected -1 or a multiple of {SEGMENT}"
+                f"group_size is {in_short(self.group_size)}: expected -1 or a multiple of {SEGMENT}"
             )
 
     @property
@@ -62,8 +62,7 @@ class StoredQuantization:
 
 
 def is_fp8(fields: Mapping[str, object]) -> bool:
-    """Whether a `quantization_config` says fp8, as Qwen's own files or as those of llm-compressor
-    do."""
+    """Whether a `quantization_config` says fp8, as Qwen's own files or llm-compressor's do."""
     method = fields.get("quant_method")
     return method == "fp8" or (
         method == "compressed-tensors" and fields.get("format") == "float-quantized"

@@ -31,17 +31,13 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of a prompt, with those that belong before and after it if `special`. Raises
-        ValueError if there are none, because generation needs a first token, and for an id that the
-        model has no embedding for."""
+        ValueError for no ids, and for one that the model has no embedding for."""
         whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
         ids = list(self._tokenizer.encode(whole, add_special_tokens=special).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
         if self._vocab_size is not None and max(ids) >= self._vocab_size:
-            raise ValueError(
-                f"{self._path}: token {max(ids)} of the prompt is beyond the model's vocab_size "
-                f"{self._vocab_size}: does the tokenizer belong to this config.json?"
-            )
+            raise ValueError(f"{self._path}: token {max(ids)} beyond vocab_size {self._vocab_size}")
         return ids
 
     def decode(self, ids: list[int]) -> str:

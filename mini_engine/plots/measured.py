@@ -40,7 +40,6 @@ STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
     "hf-reduce-overhead": (VERMILION, ":", "H"),
     "ours-eager": (PURPLE, "-", "^"),
-    "ours-piecewise": (PURPLE, "--", "v"),
     "ours-graph": (PURPLE, "-.", "D"),
     "ours-graph-k8": (PURPLE, ":", "d"),
     "compile-default": (GREEN, "-", "<"),

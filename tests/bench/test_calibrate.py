@@ -133,29 +133,15 @@ def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: 
     [
         ("NVIDIA H200", "h200"),
         ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA H20-3e", None),
-        ("NVIDIA GH200 144G HBM3e", None),
         ("NVIDIA A100-SXM4-40GB", "a100-40"),
-        ("NVIDIA L40S", "l40s"),
         ("NVIDIA L4", "l4"),
-        ("NVIDIA A10", "a10"),
         ("NVIDIA A10G", "a10g"),
-        ("NVIDIA RTX A6000", "a6000"),
         ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
-        ("NVIDIA RTX 5000 Ada Generation", None),
-        ("Quadro RTX 6000", None),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
-        ("NVIDIA B300 SXM6 AC", "b300"),
-        ("NVIDIA GB200", "gb200"),
-        ("Tesla V100-SXM2-32GB", "v100"),
-        ("Tesla V100-SXM2-16GB", None),
         ("AMD Instinct MI300X", "mi300x"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 4090 D", None),
-        ("NVIDIA GeForce RTX 4070 Ti SUPER", None),
-        ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
         ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", None),
         ("Tesla T4", "t4"),
         ("unknown", None),
@@ -251,7 +237,6 @@ def test_a_host_without_a_gpu_says_what_was_measured_and_borrows_the_rest(
     op = host.figures["op_us"]
     assert (op.kind, op.value) == ("measured", pytest.approx(told["op_us"]["median"], rel=1e-4))
     assert "on CPU tensors" in op.source
-    assert "what a launch on a GPU adds is not" in op.source
     for name, figure in host.figures.items():
         if name != "op_us":
             assert figure.kind == "borrowed", name

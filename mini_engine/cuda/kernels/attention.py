@@ -9,14 +9,13 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      layers. kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: out (R, q).
 
-This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). There is a
-program for each (request, KV head, split). It takes the whole group of query heads, padded to 16
-rows for the tensor cores, keeps a running softmax and leaves a partial (paged.py). The program that
-arrives last combines the partials, in the same launch.
+This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). A program for
+each (request, KV head, split) takes the whole group of query heads, padded to 16 rows for the
+tensor cores, and leaves a partial (paged.py). The program that arrives last combines the partials.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
-be frozen in a graph (a grid is a constant there) and any context is still computed correctly, the
-work is even, and a row's result does not depend on the rows beside it.
+be frozen in a graph and any context is still computed, the work is even, and a row's result does
+not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
@@ -105,18 +104,13 @@ def decode_split_kernel(
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
     out: Tensor, counters: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
     context_lens: Tensor, splits: int, pdl: bool = False, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
-    check_table(block_table, len(q))
-    check_vectors(len(q), context_lens=context_lens)
+    heads = Heads.of(q, k_cache)
     check_shape("out", out, tuple(q.shape))
     check_shape("counters", counters, (len(q), heads.num_kv_heads))
     if not 1 <= splits <= MAX_SPLITS:

@@ -6,8 +6,7 @@
     norm_gate_up_silu_mul:  out = silu(gate) · up of RMSNorm(x) Wᵀ    W: the merged weight (2I, K)
     library_linear:         `linear` by a library's product, for any number of tokens
 
-In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), that of RMSNorm,
-     bias (N,).
+In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), bias (N,).
 Out: out (M, N), in the dtype of x.
 
     weight                            tokens     kernels
@@ -15,10 +14,9 @@ Out: out (M, N), in the dtype of x.
     other types, very narrow ones     1 to 4     gemv.py: registers
     quantised                         1 to 16    gemv_quantized.py, four tokens at a time
 
-Each reads a weight once for 4 tokens, which is all that counts in decode. From 5 tokens on it is a
-library's turn (cuBLAS on a GPU). For that a quantised weight must first be written out: in int4 0.5
-bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2 bytes in
-all. They all add in different orders: compare eager and graph at one rung, or with a tolerance.
+From 5 tokens on it is a library's turn. For that a quantised weight must first be written out: in
+int4 0.5 bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2
+bytes in all. They all add in different orders: compare eager and graph at one rung.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import triton
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gate_up_kernel,
@@ -48,9 +46,6 @@ from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.cuda.quantized_matrix import WORDS, Matrix, QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
-
-
-# ---------------------------------------------------------------- what the model calls
 
 
 def linear(
@@ -83,11 +78,7 @@ def norm_gate_up_silu_mul(
 def library_linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """`linear` by a library. It rounds once, as ours does.
-
-    `pdl` is taken as `linear` takes it, and changes nothing: a library launches its kernels as it
-    likes (launch.py says why that is safe between kernels of ours).
-    """
+    """`linear` by a library, which rounds once, too. `pdl` changes nothing (launch.py)."""
     del pdl
     if isinstance(weight, QuantizedMatrix):
         dense = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
@@ -99,9 +90,6 @@ def library_linear(
         torch.addmm(bias, x, weight.t(), out=out)
 
 
-# ---------------------------------------------------------------- the ops
-
-
 def product(
     out: Tensor, x: Tensor, norm_weight: Tensor | None,
     weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int,
@@ -111,7 +99,10 @@ def product(
     gated: out = silu(gate) · up of RMSNorm(x) Wᵀ."""
     num_rows, width = len(weight) // (2 if gated else 1), x.shape[1]
     matrix = weight if scales is None else QuantizedMatrix(weight, scales, zeros, bits, width)
-    _check(out, x, norm_weight, matrix, bias, num_rows)
+    most = MAX_GEMV_TOKENS if scales is None else MAX_QUANTIZED_TOKENS
+    if len(x) > most:
+        raise ValueError(f"{len(x)} tokens > {most}: use library_linear")
+    check_shape("out", out, (len(x), num_rows))
     if not runs_triton(x):
         result = product_reference(x, norm_weight, matrix, bias, eps)
         result = silu_mul_reference(result) if gated else result
@@ -167,9 +158,6 @@ def dequantize(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the same in PyTorch
-
-
 def product_reference(
     x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None, eps: float
 ) -> Tensor:
@@ -182,30 +170,7 @@ def product_reference(
     return row @ dense.T if bias is None else row @ dense.T + bias.float()
 
 
-# ---------------------------------------------------------------- a weight and its parts
-
-
 def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
     """A weight as an op takes it, whose schema knows no dataclass: its numbers, None, None, 0; or
     the words, scales, zeros and bits of a quantised one."""
     return (weight, None, None, 0) if isinstance(weight, Tensor) else weight.parts
-
-
-def _check(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None,
-    num_rows: int,
-) -> None:  # fmt: skip
-    """Raises ValueError unless everything fits the weight."""
-    tokens, width = x.shape
-    most = MAX_GEMV_TOKENS
-    if isinstance(weight, Tensor):
-        check_shape("weight", weight, (len(weight), width))
-    else:
-        most, words = MAX_QUANTIZED_TOKENS, -(-width // (32 // weight.bits * WORDS)) * WORDS
-        check_shape("weight", weight.packed, (len(weight.packed), words))
-    check_shape("x", x, (tokens, width))
-    check_shape("out", out, (tokens, num_rows))
-    check_vectors(width, norm_weight=norm_weight)
-    check_vectors(num_rows, bias=bias)
-    if tokens > most:
-        raise ValueError(f"{tokens} tokens > {most}: use library_linear")

@@ -4,11 +4,9 @@
     pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
 In:  the partials that head.py leaves: the best score (float32) of each of P programs, and its index
-     in the vocabulary (int32).
+     in the vocabulary (int32): every program of the head must finish before the best is known.
 Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
      metadata stay on the device, k decode steps fit in one graph.
-
-This is a second kernel because every program of the head must finish before the best is known.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 PICK_BLOCK = 1024  # partials read at a time
@@ -69,13 +67,10 @@ def pick_kernel(
             tl.store(context_lens + row, tl.minimum(context + 1, end))
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
     """tokens (M,) of the partials values and indices (M, P)."""
-    _check_partials(tokens, values, indices)
+    check_shape("tokens", tokens, (len(values),))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         return
@@ -95,17 +90,11 @@ def pick_and_advance(
     slot_mapping: Tensor, values: Tensor, indices: Tensor, block_table: Tensor, block_size: int,
     end: int, pdl: bool = False,
 ) -> None:  # fmt: skip
-    """`pick_tokens`, and each row moves on by its new token: the token is its next input, its
-    position becomes the old context length, the context grows by one, and the slot is looked up in
-    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and a row that has
-    reached `end`, the longest context there is room for, stays there.
-
-    input_ids, positions, context_lens and slot_mapping are the (M,) int32 inputs of the step.
-    """
-    _check_partials(tokens, values, indices)
-    check_vectors(len(tokens), input_ids=input_ids, positions=positions)
-    check_vectors(len(tokens), context_lens=context_lens, slot_mapping=slot_mapping)
-    check_table(block_table, len(tokens))
+    """`pick_tokens`, and each row moves on by its new token: it is its next input, its position
+    becomes the old context length, the context grows by one, and the slot is looked up in
+    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and so does a row that
+    has reached `end`. input_ids, positions, context_lens and slot_mapping: (M,) int32."""
+    check_shape("tokens", tokens, (len(values),))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         live, context = context_lens > 0, context_lens.long()
@@ -130,9 +119,6 @@ def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tens
     return values, like.new_empty(rows, parts, dtype=torch.int32)
 
 
-# ---------------------------------------------------------------- the same in PyTorch
-
-
 def fill_partials(values: Tensor, indices: Tensor, scores: Tensor) -> None:
     """Put the best of all of a row's scores into its first partial; the others never win."""
     values.fill_(-torch.inf)
@@ -145,10 +131,3 @@ def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
     """The lowest index of a row's largest value."""
     largest = values == values.amax(dim=-1, keepdim=True)
     return torch.where(largest, indices.long(), 2**31).amin(dim=-1)
-
-
-def _check_partials(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
-    rows, partials = values.shape
-    check_shape("values", values, (rows, partials))
-    check_shape("indices", indices, (rows, partials))
-    check_vectors(rows, tokens=tokens)

@@ -6,16 +6,12 @@
 In:  logits in any dtype; of each row what `SeededSampler` keeps; `context_lens`, the counter of the
      noise. What is computed, and why: cuda/gumbel.py, its reference.
 Out: a greedy step ends in two launches (head, pick), a sampled one in four (head, cutoffs, draw,
-     pick). A row without filters leaves the second at once.
+     pick). A row without filters leaves the second at once; the fourth's noise takes many programs.
 
 **The cutoff** of top-k is the largest logit c with (tokens from c on) >= k, that of top-p the
-largest with (their mass) >= p · mass. Both sums fall as c rises, so the cutoff lies between two
-logits, and a bisection finds it: each pass reads the row once more, from L2, and keeps one half.
-Of 151,936 normal logits a filter's is found within 23 passes (a test counts them), all by one
-program. How long that takes is not yet measured.
-
-**The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
-each.
+largest with (their mass) >= p · mass. Both sums fall as c rises, so a bisection finds it: each pass
+reads the row once more, from L2, and keeps one half. Of 151,936 normal logits a filter's is found
+within 23 passes (a test counts them), all by one program. How long that takes is not yet measured.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.gumbel import LARGEST, cutoffs_reference, scores_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
@@ -154,9 +150,6 @@ def draw_kernel(
     tl.store(indices + partial, index)
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 def find_cutoffs(
     logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, log_min_ps: Tensor,
     pdl: bool = False,
@@ -178,11 +171,8 @@ def draw(
 ) -> None:  # fmt: skip
     """values float32 and indices int32, (R, `num_parts(V)`), of logits (R, V); the others (R,)."""
     count, vocab = logits.shape
-    check_shape("logits", logits, (count, vocab))
     check_shape("values", values, (count, num_parts(vocab)))
     check_shape("indices", indices, (count, num_parts(vocab)))
-    check_vectors(count, context_lens=context_lens, temperatures=temperatures, seeds=seeds)
-    check_vectors(count, top_ps=top_ps, log_min_ps=log_min_ps, top_ks=top_ks)
     if not runs_triton(logits):
         cutoffs = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
         scores = scores_reference(logits, cutoffs, temperatures, seeds, context_lens)
