@@ -34,7 +34,7 @@ def one_token(path: Path) -> None:
             for way, step in steps.items()
         },
         path,
-        title=f"Of {waits / 1e3:.1f} idle ms, {eager.idle_us / waits:.0%} pass outside of launches",
+        title=f"Of {waits / 1e3:.0f} idle ms, {eager.idle_us / waits:.0%} pass outside of launches",
         caption="Recorded by others (YiconRain/profiling at 311296ef): SGLang, Qwen3-0.6B, one "
         "request, an H100 under nsys, which slows the CPU.",
     )

@@ -58,9 +58,15 @@ def stations(path: Path) -> None:
             middle = (start + end) / 2 - zero
             words += f"\n{end - start:.1f} µs" if lane else ""
             axes.text(middle, lane + 0.5, words, ha="center", va="center", color=ink, size=14)
+        travels = (call.start_us - zero, kernel.start_us - zero)
         axes.annotate(
-            "5: the order\ntravels", (kernel.start_us - zero, 0.5), (6.4, 0.5), va="center",
-            size=14, color=hue.SOFT, arrowprops={"arrowstyle": "->", "color": hue.SOFT},
+            "", (travels[1], 0.3), (travels[0], 0.3),
+            arrowprops={"arrowstyle": "<->", "color": hue.ENGINE, "shrinkA": 0, "shrinkB": 0},
+        )  # fmt: skip
+        axes.plot([travels[0]] * 2, [0.15, 1.12], color=hue.ENGINE, linewidth=1, linestyle=":")
+        axes.text(
+            sum(travels) / 2, 0.36, f"5: the order travels\n{travels[1] - travels[0]:.1f} µs",
+            ha="center", va="bottom", size=14, color=hue.ENGINE,
         )  # fmt: skip
         axes.text(kernel.end_us - zero + 0.3, 0.5, "6: the\naddition", va="center", size=14)
         axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python called PyTorch")

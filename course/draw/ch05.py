@@ -28,6 +28,7 @@ from mini_engine.step.curves import capture_cost
 from mini_engine.step.kernels import StepShape, step_ops
 
 CONTEXT = 512
+MARGIN_US = 400.0  # of the capture, before the part that is enlarged
 LABELS = {
     "launch": "CPU orders each kernel",
     "host": "CPU, all other work",
@@ -103,28 +104,43 @@ def life(path: Path) -> None:
         f"graph holds {rung.nodes} of them, the few around the model stay outside. Pale: the CPU "
         "waits."
     )
-    with canvas(path, (6.9, 5.8), title=title, caption=caption) as figure:
-        key, axes = figure.subplots(2, 1, height_ratios=[0.3, 1])
+    *_, instantiate, first, last = rung.phases
+    end = last[2]
+    with canvas(path, (6.9, 7.9), title=title, caption=caption) as figure:
+        key, whole, right = figure.subplots(3, 1, height_ratios=[0.4, 1, 1])
         key.set_axis_off()
         key.legend(
             handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
             loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=14,
             handlelength=1.2,
         )  # fmt: skip
-        lanes(axes, rung.events)
-        *once, first, last = rung.phases
-        for name, begin, end in (*once, ("two replays", first[1], last[2])):
-            tall = 2.42 if name == "instantiate" else 2.06
-            axes.text(
-                (begin + end) / 2e3, tall, name, ha="center", va="bottom", weight="bold", size=14,
-                bbox={"facecolor": hue.PAPER, "edgecolor": "none", "pad": 1},
-            )  # fmt: skip
-        for name, begin, _ in rung.phases:
-            axes.axvline(begin / 1e3, color=hue.INK, linewidth=1)
-            if name.startswith("replay"):
-                axes.plot(begin / 1e3, 1.5, marker=9, markersize=14, color=COLOURS["graph"])
-        axes.set(xlim=(0, rung.phases[-1][2] / 1e3), ylim=(0, 2.8))
-        axes.set_xlabel("time (ms)")
+        begin = instantiate[1] - MARGIN_US
+        at, wide = (begin / 1e3, 0.02), (end - begin) / 1e3 - 0.03
+        whole.add_patch(Rectangle(at, wide, 1.98, fill=False, linewidth=2, linestyle="--"))
+        whole.text((begin + end) / 2e3, 2.1, "below", ha="center", va="bottom", size=14)
+        phases(whole, rung, rung.phases[:2], (0, end))
+        phases(right, rung, (instantiate, first, last), (begin, end))
+        right.set_xlabel("time (ms)")
+
+
+def phases(
+    axes: Axes,
+    rung: Life,
+    shown: Sequence[tuple[str, float, float]],
+    between_us: tuple[float, float],
+) -> None:
+    """Some phases of the life with their names, from one moment to another."""
+    lanes(axes, rung.events)
+    for name, begin, end in shown:
+        at, side = ((begin + end) / 2e3, "center") if end - begin > 1e3 else (end / 1e3, "right")
+        axes.text(
+            at, 2.1, f"{name} ", ha=side, va="bottom", weight="bold", size=14, zorder=3,
+            bbox={"facecolor": hue.PAPER, "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
+        axes.axvline(begin / 1e3, color=hue.INK, linewidth=1)
+        if name.startswith("replay"):
+            axes.plot(begin / 1e3, 1.5, marker=9, markersize=14, color=COLOURS["graph"])
+    axes.set(xlim=(between_us[0] / 1e3, between_us[1] / 1e3), ylim=(0, 2.6))
 
 
 def lanes(axes: Axes, events: Sequence[TraceEvent]) -> None:
@@ -269,7 +285,7 @@ def recorded(path: Path) -> None:
             many = "1 request" if batch == 1 else f"{batch} requests"
             rows.append((f"{way}, {many}", (table.busy_us, *waits)))
     work, wait, left = rows[0][1][0] / 1e3, sum(rows[0][1][1:]) / 1e3, sum(rows[2][1][1:]) / 1e3
-    title = f"Of {wait:.1f} ms of waiting the graph left {left:.1f}, and all {work:.1f} ms of work"
+    title = f"Of {wait:.0f} ms of waiting the graph left {left:.1f}, and all {work:.1f} ms of work"
     caption = "Recorded by others with nsys: SGLang, Qwen3-0.6B, one H100 (YiconRain/profiling)."
     with canvas(path, (6.9, 6), title=title, caption=caption) as figure:
         axes = figure.subplots()

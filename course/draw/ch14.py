@@ -193,27 +193,35 @@ def validate_errors(path: Path) -> None:
     errors_by_class(rows, by_class(rows), path)
 
 
-LAUNCHED = {"an engine, eager": "NONE", "… in pieces": "PIECEWISE", "… in one graph": "FULL"}
+LAUNCHED = {"transformers": "NONE", "an engine, eager": "NONE", "… in pieces": "PIECEWISE"}
 
 
 def bar_intervals(path: Path) -> None:
-    """The ledger's bars, each with where four of five measured steps like it lie."""
-    title = "Nobody knows the eager bars to better\nthan a factor of two"
+    """The bars of this chapter."""
     few = sum((r.launched, r.point.batch) == ("PIECEWISE", 1) for r in shipped_rows())
     caption = (
         "Predicted: the ledger. Line: where four of five measured steps lie around what a fit that "
         f"had not seen them predicts. In pieces: only {few} points, so do not trust that line."
     )
-    with canvas(path, (6.9, 5.36), title=title, caption=caption) as figure:
+    title = "Nobody knows the eager bars to better\nthan a factor of two"
+    with_intervals(path, ledger.rows_of(14), 5.36, title, caption)
+
+
+def with_intervals(
+    path: Path, bars: Sequence[ledger.Bar], tall: float, title: str, caption: str
+) -> None:
+    """Bars of the ledger, each with where four of five measured steps like it lie."""
+    spec = load_spec("h200")
+    with canvas(path, (6.9, tall), title=title, caption=caption) as figure:
         axes = figure.subplots()
         names = []
-        for row, bar in enumerate(ledger.rows_of(14)):
+        for row, bar in enumerate(bars):
             left = 0.0
             for part in reversed(ledger.PARTS):
                 wide = bar.parts_us[part] / 1e3
                 axes.barh(row, wide, left=left, color=ledger.COLOURS[part])
                 left += wide
-            found = load_spec("h200").interval(bar.ms, LAUNCHED.get(bar.label, "NONE"))
+            found = spec.interval(bar.ms, LAUNCHED.get(bar.label, "FULL"))
             low, high = found or (bar.ms, bar.ms)
             axes.plot([low, high], [row, row], "-|", color=hue.INK, markersize=16, linewidth=2)
             names.append(f"{bar.label}\n{bar.told} ({low:.2g} to {high:.2g})")

@@ -1,7 +1,7 @@
-"""The figure of chapter 17: what guesses, a second card and experts do to the bar.
+"""The figures of chapter 17: what guesses, a second card and experts do to the bar; the account.
 
 In:  this engine on an H200; a handshake between two cards as SGLang's authors measured it; and the
-     steps of two models that others recorded on an H100. Out: one PNG.
+     steps of two models that others recorded on an H100. Out: two PNGs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from course.draw import ledger
+from course.draw.ch14 import with_intervals
 from course.draw.ledger import COLOURS, TOLD, parts_us
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.plots import hue
@@ -100,4 +102,14 @@ def _bars(axes: Axes, told: Sequence[Bar], right_ms: float, digits: int) -> None
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"17-three-ideas.svg": three_ideas}
+def account(path: Path) -> None:
+    """Every bar of the ledger, with its interval."""
+    title = "From 17 ms to 0.68, and how surely"
+    caption = (
+        "Predicted: the ledger. Line: where four of five measured steps of one request lie around "
+        "what a fit that had not seen them predicts. None of them is a step of our own engine."
+    )
+    with_intervals(path, ledger.rows_of(17), 8.1, title, caption)
+
+
+FIGURES = {"17-three-ideas.svg": three_ideas, "17-account.svg": account}

@@ -7,6 +7,8 @@ GPU, grey what is neither; a hue that two meanings share never has both in one f
 
 from __future__ import annotations
 
+from string import Template
+
 _GREY, _PALE = "#7F7F7F", "#D9D9D9"
 _ORANGE, _VERMILION, _YELLOW = "#E69F00", "#D55E00", "#F0E442"
 _BLUE, _SKY, _GREEN, _PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
@@ -43,9 +45,22 @@ _DEEP = (_BLUE, _GREY, _VERMILION)
 DARK = {  # each colour, where a reader prefers the dark
     PAPER: "#101318", INK: "#e6e8eb", SOFT: "#a8adb5", RULE: "#2a303a", PANEL: "#1b2028",
     TINTED: "#162633", ON_LIGHT: ON_LIGHT, _GREY: "#8b919c", _PALE: "#39414d",
-    _ORANGE: "#f0b429", _VERMILION: "#f08a4b", _YELLOW: "#e6dc55", _BLUE: "#3b97dc",
-    _SKY: "#9fd4f5", _GREEN: "#35c39b", _PURPLE: "#dd9dbf",
+    _ORANGE: "#f0b429", _VERMILION: "#f08a4b", _YELLOW: "#e6dc55", _BLUE: "#4aa8e8",
+    _SKY: "#b3e0fa", _GREEN: "#35c39b", _PURPLE: "#dd9dbf",
 }  # fmt: skip
+
+# Two lanes on a page of the site, in a cell of a notebook and in the README: light, then dark.
+LANES = {
+    "text": ("#1f2328", "#f0f6fc"), "soft": ("#59636e", "#9198a1"), "page": ("#fff", "#101318"),
+    "cpu": ("#e69f00", "#f0b429"), "gpu": ("#0072b2", "#4aa8e8"), "host": ("#8b8f98", "#7b8290"),
+    "idle": ("#e6e4de", "#2a303a"),
+}  # fmt: skip
+
+
+def lanes_look(css: str) -> str:
+    """CSS with the colours of `LANES` for `$cpu` and, in the dark, `$dark_cpu`."""
+    values = {name: light for name, (light, _) in LANES.items()}
+    return Template(css).substitute(values | {f"dark_{name}": of[1] for name, of in LANES.items()})
 
 
 def ink_on(fill: str) -> str:

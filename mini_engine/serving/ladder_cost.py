@@ -23,7 +23,7 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.report import ServeReport
-from mini_engine.step.capacity import step_bytes
+from mini_engine.step.capacity import activation_bytes, step_bytes
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import CaptureCost, capture_cost
 from mini_engine.step.kernels import step_ops
@@ -32,11 +32,12 @@ from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
 # Of published start-ups (validate/published/captures.json), what they took over the sum of warm-up,
-# capture and instantiation as we count them: attention's metadata, memory from the pool, and the
-# beginning and end of each capture are not in it. Then all of them lie within these factors. Before
-# vLLM 0.10, Python's garbage collector ran at each size, which took 0.3 to 0.5 s more.
+# capture and instantiation as we count them. Then all of them lie within these factors. What they
+# held is twice to four times our nodes and pool: an engine reports by how much free memory fell,
+# so whatever its warm-ups took is in it. Before vLLM 0.10, Python's garbage collector ran at each
+# size, which took 0.3 to 0.5 s more.
 CAPTURE_FACTOR = 2.0
-TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (0.5, 4.0)
+TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 
 BLOCK_SIZE = 16  # tokens
 MIN_BLOCKS = 2  # the null block, and one for requests
@@ -51,7 +52,7 @@ class GraphCosts:
     full_graphs: int
     capture_us: float  # warm-up, capture and instantiation
     node_bytes: int  # what the driver keeps
-    pool_bytes: int  # activations and logits of the graph that needs most
+    pool_bytes: int  # of the graph that needs most: activations, and logits where it has them
 
     @property
     def graphs(self) -> int:
@@ -82,10 +83,14 @@ class LadderCosts:
         def costs_of(graph: BatchDescriptor) -> tuple[CaptureCost, int]:
             """Of one rung: what capturing costs, and the bytes that it needs of the pool."""
             launched_as, shape = padded_step(graph, 1)
-            logits = shape.num_reqs if graph.mode is CUDAGraphMode.FULL else 0
             ops = step_ops(config, shape, spec.ops, stored)
-            cost = capture_cost(ops, spec, launched_as)
-            return cost, step_bytes(config, shape.num_tokens, logits)
+            held = activation_bytes(config, shape.num_tokens)
+            if graph.mode is CUDAGraphMode.FULL:  # vLLM's end before the logits, SGLang's after
+                inside = {op.name for op in ops if op.by != "torch"}
+                a_logit = ("lm_head" in inside) * config.dtype_bytes
+                a_logit += 4 * ("logits_to_float" in inside)
+                held += shape.num_reqs * config.vocab_size * a_logit
+            return capture_cost(ops, spec, launched_as), held
 
         self._costs_of = costs_of
 

@@ -39,11 +39,13 @@ def test_graphs_are_counted_as_they_are_captured() -> None:
     assert both.graph_costs.capture_us > full.graph_costs.capture_us > 0
 
 
-def test_the_pool_holds_the_largest_rung_once() -> None:
+def test_the_pool_holds_the_largest_rung_once_and_logits_where_the_graph_computes_them() -> None:
     small = size_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [8])
     more = size_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [1, 2, 4, 8])
     assert small.graph_costs.pool_bytes == more.graph_costs.pool_bytes
-    assert small.graph_costs.pool_bytes == activation_bytes(CONFIG, 8) + 8 * logit_bytes(CONFIG)
+    assert small.graph_costs.pool_bytes == activation_bytes(CONFIG, 8)  # vLLM's ends before them
+    sglang = size_server(CONFIG, load_spec("h200", engine="sglang"), "FULL_DECODE_ONLY", [8])
+    assert sglang.graph_costs.pool_bytes == activation_bytes(CONFIG, 8) + 8 * logit_bytes(CONFIG)
 
 
 def test_piecewise_graphs_hold_no_logits() -> None:

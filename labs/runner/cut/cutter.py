@@ -21,8 +21,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
+from threading import Lock
 
 WIDTH = 100
+PARSING = Lock()  # Python 3.11 counts one depth for the syntax trees of all threads (gh-106905)
 TODO = re.compile(r'TODO\((\d+)\): ?([^\n"]*)')
 
 Lines = list[str]
@@ -32,18 +34,24 @@ class CutError(ValueError):
     """A hole or a fragment that does not fit its source."""
 
 
+def parsed(source: str) -> ast.Module:
+    """The syntax tree, in one thread at a time."""
+    with PARSING:
+        return ast.parse(source)
+
+
 def cut(source: str, holes: Mapping[str, tuple[int, str]]) -> str:
     """Replace the body of each named function by its TODO. `holes`: name -> (number, task)."""
     todos = {}
     for name, (number, task) in holes.items():
-        indent = " " * _function(ast.parse(source), name).body[0].col_offset
+        indent = " " * _function(parsed(source), name).body[0].col_offset
         todos[name] = _todo(number, task, indent)
     return fill(source, todos)
 
 
 def fill(source: str, bodies: Mapping[str, Lines]) -> str:
     """Put these lines in the place of functions' bodies; signatures and docstrings stay."""
-    lines, tree = source.splitlines(), ast.parse(source)
+    lines, tree = source.splitlines(), parsed(source)
     edits = []
     for name, body in bodies.items():
         node = _function(tree, name)
@@ -57,7 +65,7 @@ def without(source: str, names: Iterable[str]) -> str:
 
     Raises `CutError` for a function that the source does not have.
     """
-    lines, tree, edits = source.splitlines(), ast.parse(source), []
+    lines, tree, edits = source.splitlines(), parsed(source), []
     for name in names:
         node = _function(tree, name)
         first = _start(node)
@@ -72,15 +80,15 @@ def open_holes(text: str, names: Iterable[str]) -> list[str]:
 
     Missing ones raise `CutError`.
     """
-    tree = ast.parse(text)
+    tree = parsed(text)
     return [name for name in names if _raises_todo(_definition(tree, name))]
 
 
 def splice(source: str, fragment: str, *, known: bool = False) -> str:
     """The source with the definitions of the fragment in place of its own. `known`: raises CutError
     if the source has none of them."""
-    lines, tree = source.splitlines(), ast.parse(source)
-    new_lines, new = fragment.splitlines(), ast.parse(fragment)
+    lines, tree = source.splitlines(), parsed(source)
+    new_lines, new = fragment.splitlines(), parsed(fragment)
     edits: list[tuple[int, int, Lines]] = []
     imports: Lines = []
     added: Lines = []
@@ -104,7 +112,7 @@ def splice(source: str, fragment: str, *, known: bool = False) -> str:
 
 def changed(source: str, mine: str) -> str:
     """A fragment with every definition of `mine` that differs from the source's."""
-    tree, other, lines = ast.parse(source), ast.parse(mine), mine.splitlines()
+    tree, other, lines = parsed(source), parsed(mine), mine.splitlines()
     known = {ast.dump(node) for node in tree.body}
     out: Lines = []
     for node in other.body:
@@ -125,7 +133,7 @@ def changed(source: str, mine: str) -> str:
 
 def definition_of(source: str, name: str) -> str:
     """The text of one function, method or class, as it stands."""
-    return "\n".join(lines_of(_definition(ast.parse(source), name), source.splitlines()))
+    return "\n".join(lines_of(_definition(parsed(source), name), source.splitlines()))
 
 
 def body_of(source: str, name: str) -> Lines:
@@ -148,7 +156,7 @@ def is_unwritten(source: str, name: str) -> bool:
 def functions(source: str) -> dict[str, ast.FunctionDef]:
     """Every function and method by its full name. As in Python, the last definition counts."""
     found: dict[str, ast.FunctionDef] = {}
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
         found |= {owner + m.name: m for m in members if isinstance(m, ast.FunctionDef)}

@@ -16,7 +16,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from labs.runner.cut.cutter import CutError, fill, find, lines_of
+from labs.runner.cut.cutter import CutError, fill, find, lines_of, parsed
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def edits(entries: Iterable[Mapping[str, str]]) -> tuple[Edit, ...]:
 
 
 def _node(text: str, place: str) -> ast.stmt | None:
-    node: ast.AST | None = ast.parse(text)
+    node: ast.AST | None = parsed(text)
     for name in place.split("."):
         node = find(node, name) if node is not None else None
     return node if isinstance(node, ast.stmt) else None

@@ -24,21 +24,19 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.context import BaseContext
-from threading import Lock
 from typing import Any
 
 from labs.runner.checks.checking import Causes, Outcome, Report, check_texts
 from labs.runner.checks.evidence import ANY, PASSED, same_outcome
 from labs.runner.checks.warm import forks
 from labs.runner.cut.catalogue import Lab, Misconception
-from labs.runner.cut.cutter import CutError, changed, splice
+from labs.runner.cut.cutter import CutError, changed, parsed, splice
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
     "RecursionError", "NoTerminal",
 }  # fmt: skip
-PARSING = Lock()  # Python 3.11 counts one depth for the syntax trees of all threads (gh-106905)
 TIME_S = 3.0  # for all the wrong answers together; what has not ended by then is left out
 
 
@@ -101,15 +99,14 @@ class _Trial:
         """The failing tests that this misconception explains; none if there is no time to see."""
         if self._left_s <= 0:
             return ()
-        with PARSING:
-            try:
-                wrong, cured = self._wrong_and_cured(rival)
-            except (CutError, KeyError):
-                return ()  # the learner's file has no such function: this answer does not fit it
-            mine, engine = _parsed(self.texts), _parsed(self.lab.reference())
-            same, whole = _parsed(wrong) == mine, _parsed(cured) == engine
-            if _parsed(cured) == mine:
-                return ()  # the learner has there what the engine has
+        try:
+            wrong, cured = self._wrong_and_cured(rival)
+        except (CutError, KeyError):
+            return ()  # the learner's file has no such function: this answer does not fit it
+        mine, engine = _parsed(self.texts), _parsed(self.lab.reference())
+        same, whole = _parsed(wrong) == mine, _parsed(cured) == engine
+        if _parsed(cured) == mine:
+            return ()  # the learner has there what the engine has
         if not same and not self._fails_as(wrong, rival):
             return ()
         return tuple(self.failing) if whole else self._mended_by(cured)
@@ -167,4 +164,4 @@ def _passed(report: Report, rival: Misconception) -> int:
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, str]:
     """The texts without their comments and line breaks."""
-    return {file: ast.dump(ast.parse(text)) for file, text in texts.items()}
+    return {file: ast.dump(parsed(text)) for file, text in texts.items()}

@@ -13,9 +13,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from labs.runner import doctor, workspace
+from labs.runner import doctor, reward, workspace
 from labs.runner.checks import checking
+from labs.runner.checks.checking import Outcome, Report
 from labs.runner.cli import COMMANDS
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
 from tests.labs.conftest import Say
@@ -86,6 +88,25 @@ def test_a_red_check_shows_what_the_code_does_beside_what_is_right(say: Say) -> 
     assert code == 1
     yours, right = re.findall(r"^  (?:yours|right)  the sums of slots.*$", said, re.M)
     assert yours != right
+
+
+def test_what_is_right_of_a_file_to_mend_is_what_the_mended_one_does(
+    say: Say, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reward, "LIMIT_S", 120.0)
+    lab = lab_number("6")
+    say("start", "6")
+    for file, path in workspace.my_files(lab).items():
+        path.write_text(lab.reference()[file])
+        if file == "runner_c.py":  # diagnosed, and not mended
+            found = re.findall(r'return "[a-z-]+", \d+', lab.reference()[file])
+            given = lab.to_mend()[file]
+            path.write_text(given.replace('return "the id of a belief", 0', *found))
+    reward.at_red(Report(lab, [Outcome("test_of_runner_c", "failed")]), Console())
+    seen = capfd.readouterr().out
+    assert re.search(r"^  yours +c  error", seen, re.M)
+    assert re.search(r"^  right +c  answers", seen, re.M)
+    assert not re.search(r"^  right +\w  error", seen, re.M)
 
 
 def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: Say) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gc
+from concurrent.futures import ThreadPoolExecutor
 
 from labs.runner.cut.catalogue import lab_number
 from labs.runner.cut.cutter import (
@@ -145,6 +147,18 @@ def test_what_is_taken_out_goes_with_its_decorators_and_the_comments_above_it() 
     assert "START = 0" in kept
     assert "return self._more(1)\n\n    def _hook" in kept, "one blank line between the others"
     ast.parse(text)
+
+
+def test_texts_are_cut_in_several_threads_at_once() -> None:
+    """Python run by the garbage collector amid a syntax tree, as hypothesis has some, lets another
+    thread on."""
+    lab, collected = lab_number("6"), lambda *_: sum(range(100))
+    gc.callbacks.append(collected)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert len({*threads.map(lambda m: str(lab.wrong(m.id)), lab.misconceptions)}) > 1
+    finally:
+        gc.callbacks.remove(collected)
 
 
 def test_a_class_is_an_open_hole_until_none_of_its_methods_raises_a_todo() -> None:
