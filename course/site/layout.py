@@ -114,7 +114,7 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
-    text = FIGURE.sub(lambda found: figure(found[1], path.parent / found[2]), text)
+    text = FIGURE.sub(lambda found: figure(found, path.parent), text)
     return SOURCE_LINK.sub(link, WIDGET.sub(place_of, text))
 
 

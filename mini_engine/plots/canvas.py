@@ -32,7 +32,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
+from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
@@ -65,6 +65,8 @@ STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
     "svg.fonttype": "none",
 }
+LETTERS = "'DejaVu Sans', Verdana, sans-serif"  # of an SVG; those after the first are as wide
+MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLOURS = 128  # of a PNG
 NARROW_INCHES = 10.0  # a picture of less is for a phone, whose dots are finer
 LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
@@ -129,7 +131,8 @@ def write_legibly(figure: Figure) -> None:
     figure.draw_without_rendering()
     inks = {to_rgb(hue.INK), to_rgb(hue.PAPER)}
     for axes in figure.axes:
-        boxes = sorted((box for box in axes.patches if box.get_fill()), key=lambda b: b.zorder)
+        filled = (b for b in axes.patches if b.get_fill() and not isinstance(b, FancyArrowPatch))
+        boxes = sorted(filled, key=lambda box: box.zorder)
         for text in axes.texts:
             if text.get_text() and not text.get_bbox_patch() and to_rgb(text.get_color()) in inks:
                 extent = text.get_window_extent()
@@ -144,9 +147,12 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"(\d\.\d\d)\d+", r"\1", body)
     body = re.sub(r"#([0-9a-f]{6})\b", r"var(--x\1)", body)
-    body = body.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    body = body.replace("'DejaVu Sans'", LETTERS)
+    body = re.sub(r"'DejaVu Sans Mono'[^;]*monospace", MONOSPACE, body)
     body = re.sub(r"\s*\n\s*([A-Zz])?\s*", lambda found: found[1] or "\n", body)  # in paths
     body = re.sub(r"<style.*?</style>", "", body)
+    for number, name in enumerate(dict.fromkeys(re.findall(r'id="(\w*[0-9a-f]{10})"', body))):
+        body = body.replace(name, f"i{number}")  # a hash of numbers whose last digits may differ
     values = ["".join(f"--x{light[1:].lower()}:{theme[light]};" for light in hue.DARK)
               for theme in ({light: light for light in hue.DARK}, hue.DARK)]  # fmt: skip
     look = f"svg{{{values[0]}}}@media(prefers-color-scheme:dark){{svg{{{values[1]}}}}}"

@@ -41,7 +41,7 @@ USED, PADDING, EMPTY, GONE = _GREEN, _ORANGE, _PALE, _GREY
 MARK, OTHER, PART = _VERMILION, _GREY, _PALE
 SERIES = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _VERMILION, _YELLOW, _GREY)
 
-_DEEP = (_BLUE, _GREY, _VERMILION)
+_DEEP = (_BLUE, _GREY)
 DARK = {  # each colour, where a reader prefers the dark
     PAPER: "#101318", INK: "#e6e8eb", SOFT: "#a8adb5", RULE: "#2a303a", PANEL: "#1b2028",
     TINTED: "#162633", ON_LIGHT: ON_LIGHT, _GREY: "#8b919c", _PALE: "#39414d",
