@@ -2,6 +2,7 @@
 
     python -m course.first_kernel             # run both in Triton's interpreter, on any CPU
     python -m course.first_kernel compile     # compile RMSNorm for an H200; no GPU is needed
+    python -m course.first_kernel break       # the same kernel with two faults, in the interpreter
 
 In:  x (rows, N) in bfloat16, weight (N,). Out: the same shape, computed in float32, rounded once.
 """
@@ -40,6 +41,22 @@ def rms_norm_row(out, x, weight, eps, N: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def rms_norm_broken(
+    out, x, weight, eps, N: tl.constexpr, TILE: tl.constexpr,
+    DIVISOR: tl.constexpr, STORED: tl.constexpr, LAST_FIRST: tl.constexpr,
+):  # fmt: skip
+    """The same, divided by DIVISOR, of a row STORED columns written, from the last row on."""
+    row = tl.program_id(0)
+    if LAST_FIRST:
+        row = tl.num_programs(0) - 1 - row
+    cols = tl.arange(0, TILE)
+    here = tl.load(x + row * N + cols, mask=cols < N, other=0.0).to(tl.float32)
+    gain = tl.load(weight + cols, mask=cols < N, other=0.0).to(tl.float32)
+    normed = here * tl.rsqrt(tl.sum(here * here) / DIVISOR + eps) * gain
+    tl.store(out + row * N + cols, normed.to(tl.bfloat16), mask=cols < STORED)
+
+
+@triton.jit
 def gelu_tile(out, x, N, TILE: tl.constexpr):
     """One program has one tile of N numbers. The GELU of GPT-2: x/2 · (1 + tanh(u))."""
     cols = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -75,6 +92,29 @@ def run() -> None:
     print(f"GELU, {tiles} programs of 1,024 numbers: off by {off:.4f} at most")
 
 
+def run_broken() -> None:
+    """What two faults do to three rows. One row more is there for what is written too far."""
+    install_bf16_guard()
+    torch.manual_seed(0)
+    x = torch.randn(3, 896).to(torch.bfloat16)
+    weight = torch.randn(896).to(torch.bfloat16)
+
+    def normed(divisor: int = 896, stored: int = 896, last_first: bool = False) -> Tensor:
+        out = torch.zeros(4, 896, dtype=torch.bfloat16)
+        rms_norm_broken[(3,)](
+            out, x, weight, 1e-6, N=896, TILE=1024,
+            DIVISOR=divisor, STORED=stored, LAST_FIRST=last_first,
+        )  # fmt: skip
+        return out[:3]
+
+    right = normed()
+    ratio = (normed(divisor=1024).float() / right.float()).nanmedian()
+    print(f"divided by TILE: {ratio - 1:.0%} too large")
+    for order, last_first in (("row 0 first", False), ("row 2 first", True)):
+        wrong = (normed(stored=1024, last_first=last_first) != right).sum()
+        print(f"stored without a mask, {order}: {wrong} of {right.numel():,} numbers are wrong")
+
+
 def compile_for_h200() -> None:
     """What the compiler made of the RMSNorm: its traffic with memory and between threads."""
     types = {"out": "*bf16", "x": "*bf16", "weight": "*bf16", "eps": "fp32"}
@@ -97,7 +137,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["compile"]:
         compile_for_h200()
     elif INTERPRETED:
-        run()
+        (run_broken if sys.argv[1:] == ["break"] else run)()
     else:  # Triton reads this when it is imported, so it takes a Python that begins with it
-        again = [sys.executable, "-m", "course.first_kernel"]
+        again = [sys.executable, "-m", "course.first_kernel", *sys.argv[1:]]
         sys.exit(subprocess.call(again, env=os.environ | {"TRITON_INTERPRET": "1"}))

@@ -48,7 +48,7 @@ def card(path: Path) -> None:
             row, column = divmod(n, 12)
             colour = hue.KERNEL if n < 8 else hue.PART
             axes.add_patch(Rectangle((column + 0.1, 11.1 - row * 0.6), 0.8, 0.5, facecolor=colour))
-        axes.text(6, 11.9, "SMs, each with cores and some memory of its own", ha="center", size=14)
+        axes.text(6, 11.9, "SMs, each with arithmetic and memory of its own", ha="center", size=14)
         box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", hue.PART)
         box(axes, (0.1, 1.3), (11.8, 1.2), "HBM: 80 GB, where the weights are", hue.OTHER)
         arrow = FancyArrowPatch((4, 2.55), (4, 3.65), arrowstyle="<->", mutation_scale=20, lw=3)
@@ -88,6 +88,33 @@ def one_sm(path: Path) -> None:
         )
         axes.set(xlim=(0, 10), ylim=(1.7, 8.1))
         axes.set_axis_off()
+
+
+def warps(path: Path) -> None:
+    """One warp alone on a quarter of an SM, and eight that take turns. Minutes of slow motion."""
+    compute, fetch, shown = 1, 7, 20
+    with canvas(
+        path,
+        (6.9, 6.2),
+        title="While one warp waits for its numbers, another computes",
+        caption="Blue: it computes. Grey: it waits for memory. Drawn for warps that compute for a "
+        "minute between two walks of seven minutes to HBM.",
+    ) as figure:
+        panels = figure.subplots(2, 1, height_ratios=[2, 9], sharex=True)
+        for axes, count in zip(panels, (1, compute + fetch), strict=True):
+            for warp in range(count):
+                axes.broken_barh([(0, shown)], (count - warp - 0.9, 0.8), facecolor=hue.PART)
+                turns = range(warp * compute, shown, compute + fetch)
+                boxes = [(begin, min(compute, shown - begin)) for begin in turns]
+                axes.broken_barh(boxes, (count - warp - 0.9, 0.8), facecolor=hue.KERNEL)
+            share = count * compute / (compute + fetch)
+            told = "1 warp" if count == 1 else f"{count} warps"
+            axes.set_title(f"{told}: arithmetic is busy for {share:.0%} of the time", fontsize=15)
+            axes.set(xlim=(0, shown), ylim=(0, count))
+            axes.set_yticks([])
+            axes.grid(visible=False)
+        panels[1].set_xlabel("minutes of slow motion")
+        panels[1].set_xticks(range(0, shown + 1, 5))
 
 
 def shortest(path: Path) -> None:
@@ -152,6 +179,7 @@ def kernel(path: Path) -> None:
 FIGURES = {
     "02-card.svg": card,
     "02-sm.svg": one_sm,
+    "02-warps.svg": warps,
     "02-shortest.svg": shortest,
     "02-kernel.svg": kernel,
 }

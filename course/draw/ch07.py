@@ -108,8 +108,8 @@ def layouts(path: Path) -> None:
     title = f"{used} tokens take {padded} slots of a padded cache, {paged} of a paged one"
     caption = (
         f"Four requests grow in turns; blocks of {BLOCK_SIZE} tokens, texts of up to {LONGEST}. "
-        "A small box is a slot: key and value of one token in one layer. Pale: reserved and "
-        "empty. White: free."
+        "A small box is a slot: keys and values of one token. Pale: reserved and empty. "
+        "White: free."
     )
     with canvas(path, (6.9, 8.4), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1, 1.5])

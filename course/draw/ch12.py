@@ -140,6 +140,8 @@ def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
         owner = tile % splits
         colour = SPLIT_COLOURS[owner % len(SPLIT_COLOURS)]
         axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor=hue.PAPER))
+        if splits > 10 and owner not in (0, splits - 1):
+            continue  # two figures do not fit side by side
         dark = colour not in (hue.PREFILL, hue.NODE, hue.LAUNCH, hue.COPY)
         axes.text(
             tile + 0.47, y + 0.47, str(owner), ha="center", va="center",

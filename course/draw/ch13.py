@@ -19,22 +19,24 @@ WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and c
     ("fused only", "torch-compile", "eager"),
     ("both", "torch-compile", "full"),
 )
-ORDER_US, OR_US = (
-    44,
-    (30, 64),
-)  # what an order of a compiled kernel costs the CPU: measured; guesses
+# µs of the CPU: https://github.com/meta-pytorch/tritonbench/pull/1017, and a plain operation
+CALL_US, FUSED_US, PLAIN_US = 37.5, 6.8, 10.6
+CALLS, OR_CALLS = 29, (1, 116)  # of compiled code in a step: cut at attention; whole, each stretch
 SHOWN = {  # the kinds of `lanes`, fewer
     "graph": "launch", "copy": "wait", "host": "launch", "product": "other", "attention": "other"
 }  # fmt: skip
 
 
-def costs(engine: str) -> DeviceSpec:
-    """An engine on the H200; compiled kernels start at vLLM's price, as the chapter says why."""
+def costs(engine: str, calls: int = CALLS) -> DeviceSpec:
+    """An engine on the H200; compiled kernels start at vLLM's price, and what Python spends on
+    `calls` calls is shared out among all kernels, as the chapter says."""
     spec = load_spec("h200", engine=engine)
     if engine != "torch-compile":
         return spec
+    kinds = [op.kind for op in step_ops(CONFIG, DECODE, spec.ops)]
+    cpu_us = calls * CALL_US + sum(FUSED_US if kind == "other" else PLAIN_US for kind in kinds)
     start_us = load_spec("h200", engine="vllm").kernel_floor_us
-    return replace(spec, cpu_op_us=ORDER_US, kernel_floor_us=start_us)
+    return replace(spec, cpu_op_us=cpu_us / len(kinds), kernel_floor_us=start_us)
 
 
 def joined(boxes: list[Box]) -> list[Box]:
@@ -49,10 +51,10 @@ def joined(boxes: list[Box]) -> list[Box]:
 def fuse_or_replay(path: Path) -> None:
     """The whole step, four ways, on one time axis."""
     caption = (
-        "Predicted: the step of the ledger. Fused: nine kernels a layer. Fused only: drawn at 44 "
-        "µs an order, one compiled call as measured; marks: its end at 30 and 64 µs."
+        "Predicted: the step of the ledger. Fused: nine kernels a layer. Fused only: Python calls "
+        f"compiled code {CALLS} times; marks: its end with one call and with {OR_CALLS[-1]}."
     )
-    title = "A graph takes the launches from Python;\nfusing alone leaves it one in six"
+    title = "A graph takes every launch from Python;\nfusing leaves it one of six"
     with canvas(path, (6.9, 7.96), title=title, caption=caption) as figure:
         rows = figure.subplots(len(WAYS), 1, sharex=True)
         for axes, (name, engine, mode) in zip(rows, WAYS, strict=True):
@@ -67,10 +69,12 @@ def fuse_or_replay(path: Path) -> None:
             level = 0.5 if name == "fused only" else 1.0  # below the mark that lies behind the end
             axes.text(end_ms + 0.2, level, f"{end_ms:.2g} ms", va="center", weight="bold")
             axes.set_title(f"{name}: {len(ops):,} kernels", pad=3)
-            for us in OR_US if name == "fused only" else ():
-                ms = step_time(ops, replace(spec, cpu_op_us=us), mode).itl_us / 1e3
+            for calls in OR_CALLS if name == "fused only" else ():
+                ms = step_time(ops, costs(engine, calls), mode).itl_us / 1e3
                 axes.plot([ms, ms], [1.06, 1.94], color=hue.INK, linewidth=1.5)
-                axes.text(ms - 0.15, 1.5, f"at {us} µs", ha="right", va="center")
+                side = 0.15 if calls > CALLS else -0.15
+                axes.text(ms + side, 1.5, f"{calls} call{'s' * (calls > 1)}", va="center",
+                          ha="left" if calls > CALLS else "right")  # fmt: skip
         rows[-1].set_xlim(0, 20.5)
         rows[-1].set_xlabel("time since the step began (ms)")
         kinds = {"launch": "CPU: orders", "wait": "CPU: waits", "other": "GPU: a kernel"}

@@ -178,6 +178,12 @@ def held_out(path: Path) -> None:
             measured = [row.point.itl_ms for row in rows]
             predicted = [row.point.itl_ms * (1 + (row.left_out_error or 0.0)) for row in rows]
             axes.plot(measured, predicted, "o", color=colour, alpha=0.55, label=told)
+        odd = [row for row in of if row.point.host == "mlenergy-b200"]
+        axes.plot(
+            [row.point.itl_ms for row in odd],
+            [row.point.itl_ms * (1 + (row.left_out_error or 0.0)) for row in odd],
+            "o", markersize=11, fillstyle="none", color=hue.INK, label="ML.ENERGY, B200",
+        )  # fmt: skip
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([1, 3, 10, 30], ["1", "3", "10", "30"])

@@ -220,13 +220,12 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
     rows = rows_of(measurement)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
-    for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
+    for column in ("you said ms", "simulator ms", "measured ms", "you", "simulator"):
         table.add_column(column, justify="right")
     for batch in BATCHES:
         for name, variant in race.variants.items():
             row, mine = row_of(rows, variant, batch), said.get((batch, name))
-            first = [f"batch {batch} {name}", str(row.kernels_a_call or "")]
-            first.append("" if mine is None else f"{mine:.3g}")
+            first = [f"batch {batch} {name}", "" if mine is None else f"{mine:.3g}"]
             if row.status != MEASURED:
                 table.add_row(*first, "", row.status)
                 continue

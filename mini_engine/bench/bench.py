@@ -2,27 +2,21 @@
 
     bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
     rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
-    rows = list(bench.profiled(weights, rows))    # kernels, launches: when every time was taken
 
 For each variant: can it run here? prepare; the gate; laps in turns with the anchor, AB BA; what the
 simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
 device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
-those out, too. A process that has loaded the profiler launches more slowly from then on, so it
-counts when nothing is left to time.
+those out, too.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
@@ -36,16 +30,10 @@ from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import Weights
-from mini_engine.sim.recorded import counted, events_of_profile
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, step_time, with_pdl
-
-# Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
-# Without graphs, the smallest model that is measured launches more than a hundred.
-MOST_LAUNCHES = 16
 
 
 @dataclass(frozen=True)
@@ -62,10 +50,11 @@ class Bench:
     @torch.no_grad()
     def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:
         """A row for each variant as soon as it is known: measured, or why it was not. ValueError
-        after the row of one that has left this process no device to go on with."""
+        after a variant that has left this process no device."""
         try:
-            setup = self._setup(weights, point)
-            judge, anchor = gate_of(setup, self.gate_steps), _prepared(ANCHOR, setup)
+            room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
+            setup = setups.build_setup(self.backend, weights, point.batch, point.context, room)
+            judge, anchor = gate_of(setup, self.gate_steps), _anchor(setup)
         except (torch.OutOfMemoryError, ValueError) as error:
             yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
             return
@@ -78,35 +67,8 @@ class Bench:
                 # graph may hold (torch/_inductor/cudagraph_trees.py): what it replays then is not
                 # its own.
                 anchor.release()
-                anchor = _prepared(ANCHOR, setup)
+                anchor = _anchor(setup)
         anchor.release()
-
-    @torch.no_grad()
-    def profiled(
-        self, weights: Weights, rows: Iterable[Row], folder: Path | None = None
-    ) -> Iterator[Row]:
-        """Those of a point's rows that were measured, with the kernels and launches of a call by
-        the profiler, whose trace goes into `folder`. Nothing here may be timed afterwards."""
-        todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
-        setup = self._setup(weights, todo[0].point) if todo else None
-        for row in todo:
-            assert setup is not None
-            variant = _prepared(row.variant, setup)
-            kept = folder and folder / f"{row.shape}-batch{row.batch}-{row.variant}.json"
-            kernels, launches = counted_by_profiler(self.backend, variant.step, kept)
-            variant.release()
-            _clean(self.backend, row.variant)
-            # Where torch.compile thinks a graph unsafe, "reduce-overhead" goes on without one: the
-            # step is right, and slow, and no baseline for graphs. TORCH_LOGS=perf_hints tells why.
-            graphed = VARIANTS[row.variant].mode == "full"
-            without = graphed and launches is not None and launches > MOST_LAUNCHES
-            told = f"{launches} launches" if without else ""
-            yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=told)
-
-    def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
-        """Room for laps of so many steps, and for the gate."""
-        room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
-        return setups.build_setup(self.backend, weights, point.batch, point.context, room)
 
     def _row(self, setup: DecodeSetup, judge: Gate, anchor: Variant, row: Row) -> Row:
         kind = VARIANTS[row.variant]
@@ -115,10 +77,11 @@ class Bench:
         variant: Variant | None = None
         try:
             began = time.perf_counter()
+            skipped = skipped_graphs()
             variant = kind.make(setup)
             variant.prepare()
             self.backend.synchronize()
-            prepare_s = time.perf_counter() - began
+            prepare_s, skipped = time.perf_counter() - began, skipped_graphs() - skipped
             if kind.few_bits is not None:
                 judge = gate_of(setup, self.gate_steps, kind.few_bits)
             verdict = judge.judge(variant)
@@ -139,6 +102,7 @@ class Bench:
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
                 prepare_s=prepare_s,
                 steps_a_call=variant.steps_a_call,
+                no_graph=f"graphs left out: {skipped}" if skipped and kind.mode == "full" else "",
                 bytes_to_move=moved,
                 predicted_us=predicted_of(variant, kind, setup, self.spec_for(kind.engine)),
                 itl_laps_us=ours,
@@ -161,9 +125,9 @@ class Bench:
 def gate_of(
     setup: DecodeSetup, most_steps: int = gate.STEPS[1], few_bits: str | None = None
 ) -> Gate:
-    """The gate for everything that decodes on this setup. The truth of a format of few bits is
-    these very weights, or this cache, in float32: the gate says whether the kernels are right.
-    Whether the format will do is asked in tests/bench/test_quality.py."""
+    """The gate for all that decodes on this setup. The truth of a format of few bits is these very
+    weights, or this cache, in float32: the gate says whether the kernels are right, not whether the
+    format will do."""
     setup = setups.in_format(setup, few_bits) if few_bits else setup
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
@@ -182,8 +146,8 @@ def predicted_of(
 def predicted_us(
     ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
 ) -> float:
-    """The simulator's µs for one decode step, where `ops` are `steps` of them, which follow one
-    another on the device. With `pdl`, the nodes of a graph overlap."""
+    """The simulator's µs for one decode step, where `ops` are `steps` of them. With `pdl`, the
+    nodes of a graph overlap."""
     if pdl:
         spec = with_pdl(spec)
     fed_on_device = replace(
@@ -192,8 +156,8 @@ def predicted_us(
     return step_time(ops, fed_on_device, mode).itl_us / steps
 
 
-def _prepared(name: str, setup: DecodeSetup) -> Variant:
-    variant = VARIANTS[name].make(setup)
+def _anchor(setup: DecodeSetup) -> Variant:
+    variant = VARIANTS[ANCHOR].make(setup)
     variant.prepare()
     return variant
 
@@ -212,23 +176,9 @@ def _clean(backend: GraphBackend, name: str) -> None:
         ) from None
 
 
-def counted_by_profiler(
-    backend: GraphBackend, call: Callable[[], object], kept: Path | None = None
-) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by PyTorch's profiler; None for none. A replayed graph is
-    one launch and all of its kernels. `kept`: where the profiler's trace goes."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
-    from torch.profiler import ProfilerActivity, profile
+def skipped_graphs() -> int:
+    """CUDA graphs that torch.compile has left out in this process, since it thought them unsafe: a
+    step without them is right, and no baseline for graphs. TORCH_LOGS=perf_hints tells why."""
+    from torch._dynamo.utils import counters
 
-    watched = [ProfilerActivity.CPU, *([] if backend.emulated else [ProfilerActivity.CUDA])]
-    call()
-    backend.synchronize()
-    with no_garbage_collection(), profile(activities=watched) as profiler:
-        call()
-        backend.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = kept or Path(folder) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(path))
-        kernels, launches = counted(events_of_profile(json.loads(path.read_text())["traceEvents"]))
-    return kernels or None, launches or None
+    return int(counters["inductor"]["cudagraph_skips"])

@@ -3,10 +3,6 @@ with its interval. `spec_fit.py` makes a card and a host of them; `op_on_cpu_us`
 
 The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
 dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
-
-What PDL (programmatic dependent launch) saves is measured with the RMSNorm of one row, in a chain
-in which each node reads what the last one wrote. Two graphs of it, without PDL and with it, are
-replayed in turns, each from an idle device: inside the last replay, overlap would count as saved.
 """
 
 from __future__ import annotations
@@ -117,17 +113,14 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, in float32: arithmetic on a few hundred floats is in it, a
-    launch is not."""
+    """The same decoder on CPU tensors, in float32: with arithmetic on a few hundred floats, and no
+    launch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:
         return decoder_op_us(graphs_for("cpu"), repeats, torch.float32)
     finally:
         torch.set_num_threads(threads)
-
-
-# ---------------------------------------------------------------- graphs
 
 
 def _graph_figures(
@@ -191,8 +184,10 @@ def node_us(
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
-    """µs a node without PDL, with it, and what it saves, or None and why. Give so many `nodes` that
-    launching the graph does not count."""
+    """µs a node without PDL, with it, and what it saves, or None and why: an RMSNorm of one row, in
+    a chain in which each node reads what the last one wrote. Both graphs are replayed in turns,
+    each from an idle device: inside the last replay, overlap would count as saved. Give so many
+    `nodes` that launching the graph does not count."""
     names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
     if reason := no_kernels(backend) or no_pdl(backend):
         return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}
@@ -220,8 +215,8 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
 
 
 def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
-    """Device memory that the driver holds for each node of a graph, at most. It allocates in steps
-    of megabytes, so only large graphs show it."""
+    """Device memory that the driver holds for each node of a graph, at most: it allocates megabytes
+    at a time."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]

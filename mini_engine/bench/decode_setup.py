@@ -1,8 +1,7 @@
 """What all variants of one comparison share: model, filled KV cache, where a decode step starts.
 
 The cache holds random keys and values up to the context: they do not change what a decode step
-costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
-the other; each writes a position before it reads it, so none sees another's.
+costs. Our own variants write into it one after the other, each a position before it reads it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard
 
 
 class Variant:
-    """One way to decode on a setup, which `timing` can time.
-
-    `outputs`: for each step of the last call its logits (batch, vocab) and the tokens (batch,) that
-    it sampled from them. The next call may overwrite them.
-    """
+    """One way to decode on a setup. `outputs`: for each step of the last call its logits (batch,
+    vocab) and the tokens (batch,) that it sampled; the next call may overwrite them."""
 
     steps_a_call = 1
 
@@ -100,20 +96,19 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D). Those
-        of a cache in fp8 are widened to float32."""
+        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D); of a
+        cache in fp8 in float32."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 
-        def gathered(one: Tensor, scale: Tensor | None, which: int) -> Tensor:
+        def gathered(layer: int, which: int) -> Tensor:
+            one = (cache.keys, cache.values)[which][layer]
             # (batch, blocks, block_size, kv_heads, D)
             rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
-            rows = rows if scale is None else widened(rows, scale, which)
+            rows = widened(rows, cache.scales[layer], which) if cache.scales else rows
             return rows.transpose(1, 2).contiguous()
 
-        scales = cache.scales or (None,) * len(cache.keys)
-        every = zip(cache.keys, cache.values, scales, strict=True)
-        return [(gathered(k, scale, 0), gathered(v, scale, 1)) for k, v, scale in every]
+        return [(gathered(layer, 0), gathered(layer, 1)) for layer in range(len(cache.keys))]
 
 
 def build_setup(
@@ -122,11 +117,9 @@ def build_setup(
     """Fill a cache for `batch` requests. Raises ValueError when the model cannot reach `room`."""
     config, device = weights.config, weights.embed.device
     blocks = -(-room // BLOCK_SIZE)
-    if blocks * BLOCK_SIZE > config.max_position_embeddings:
-        raise ValueError(
-            f"context {context} needs room for {blocks * BLOCK_SIZE} tokens: {config.name} reaches "
-            f"{config.max_position_embeddings}"
-        )
+    room, most = blocks * BLOCK_SIZE, config.max_position_embeddings
+    if room > most:
+        raise ValueError(f"context {context} needs room for {room}: {config.name} reaches {most}")
     cache = KVCache.allocate(config, 1 + batch * blocks, BLOCK_SIZE, device, weights.embed.dtype)
     generator = torch.Generator(device).manual_seed(1)
     for one in (*cache.keys, *cache.values):
@@ -136,7 +129,6 @@ def build_setup(
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
     first = first.to(device, torch.int32)
-    room = blocks * BLOCK_SIZE
     return DecodeSetup(backend, Model(weights, cache), batch, context, room, table, first)
 
 

@@ -1,7 +1,7 @@
 """Measurement files: what was measured, on which machine, with which code.
 
-One JSON file a run, as course/measurements/README.md describes it; reading needs no torch. A file
-names versions and the GPU, but not whose machine it was: of paths only the last part is written.
+One JSON file a run, as course/measurements/README.md describes it; reading needs no torch. Of paths
+only the last part is written: a file names no one's machine.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ MACHINE = ("kind", "emulated", "gpu", "torch", "triton", "commit")  # must agree
 def new_measurement(
     kind: str, device: str, command: str, figures: Mapping[str, Any]
 ) -> Measurement:
-    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions. Raises
-    ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit."""
+    """A measurement of today on `device` ("cuda" or "cpu"). Raises ValueError where
+    $LAUNCH_BOUND_COMMIT is needed and is no commit."""
     emulated = device == "cpu"
     gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
     versions = version("torch"), version("triton")
@@ -59,8 +59,7 @@ def new_measurement(
 
 
 def gpu_name() -> str:
-    """The driver's name for the GPU in use; without nvidia-smi, as PyTorch tells it, if it is
-    loaded."""
+    """The driver's name for the GPU in use, or PyTorch's where there is no nvidia-smi."""
     name, torch = _gpu("name"), sys.modules.get("torch")
     if name == UNKNOWN and torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
@@ -90,8 +89,8 @@ def load_evidence(path: Path) -> Measurement:
 
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
-    """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
-    same kind, on equal cards, with the same versions and code. Drivers may differ."""
+    """Raises ValueError, naming the field, unless one file may hold the figures of both. Drivers
+    may differ."""
     for name in MACHINE:
         before, now = f"{name} {getattr(old, name)!r}", repr(getattr(new, name))
         if before != f"{name} {now}":
@@ -119,10 +118,7 @@ def gpu_state() -> dict[str, str]:
 def first_line(error: BaseException) -> str:
     """An error in one line; one that was raised with a reason for the reader, as it is."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
-    kind = type(error).__name__
-    kind = (
-        "out of memory" if kind == "OutOfMemoryError" else kind
-    )  # torch's, which need not be here
+    kind = type(error).__name__.replace("OutOfMemoryError", "out of memory")
     return line if type(error) is ValueError else f"{kind}: {line}"
 
 
@@ -142,8 +138,8 @@ def _gpu(what: str) -> str:
 
 
 def _commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit, with "+" behind it where the tree has changes (measurements do not count).
-    Without a repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
+    """The commit, with "+" where the tree has changes (measurements do not count). Without a
+    repository, $LAUNCH_BOUND_COMMIT, else UNKNOWN."""
     git = ["git", "-C", str(folder)]
     if commit := _output([*git, "rev-parse", "--short", "HEAD"]):
         code = ["--", ":(top)", ":(top,exclude)course/measurements"]

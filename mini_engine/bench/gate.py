@@ -7,9 +7,7 @@ tokens that it really produces, where reference and plain variant are fed those.
     KL    = sum p log(p / q)                   p of the reference, q of the variant
     |NLL| = sum p | log p - log q |            of the next token, in expectation
 
-are compared with those of the plain variant, position by position. (The |NLL| of one drawn token
-would scatter by about its own mean and need many times the positions to say as much.) A variant
-passes when
+are compared with those of the plain variant, position by position. A variant passes when
 
 1. nothing is NaN or infinite;
 2. every token that it sampled is a best one of its own logits, up to bf16's rounding of them:
@@ -17,9 +15,8 @@ passes when
 3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
    variant - plain is no more than MARGIN of plain bf16's own mean error.
 
-Without a margin, of variants that are as good and only round in another order, one in twenty would
-pass each of the four tests. `tests/bench/test_gate.py` says why it is this one. A fault that moves
-the logits by less than bf16's own rounding passes, by design: nobody could measure it.
+Without a margin, of variants that are as good, one in twenty would pass each of the four tests. A
+fault that moves the logits by less than bf16's own rounding passes, by design.
 """
 
 from __future__ import annotations
@@ -42,8 +39,8 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Excess:
-    """An error of a variant beside that of plain bf16: means over the positions of a path, in nats,
-    and the upper 95% bound of mean(variant - plain)."""
+    """An error of a variant beside that of plain bf16: means over a path's positions, in nats, and
+    the upper 95% bound of mean(variant - plain)."""
 
     variant: float
     plain: float
@@ -70,23 +67,19 @@ class PathErrors:
 
 @dataclass(frozen=True)
 class Verdict:
-    finite: bool
-    own_best: bool  # every token sampled is a best one of the logits beside it
-    forced: PathErrors | None  # None: it feeds itself, several steps a call
-    produced: PathErrors | None  # None: logits not finite, or tokens that are not their best
+    fault: str = ""  # of the logits or tokens themselves: then no path is compared
+    forced: PathErrors | None = None  # None also where it feeds itself, several steps a call
+    produced: PathErrors | None = None
 
     @property
     def passed(self) -> bool:
-        paths = [path for path in (self.forced, self.produced) if path]
-        return self.finite and self.own_best and all(path.passed for path in paths)
+        return not self.reason
 
     @property
     def reason(self) -> str:
         """Why it did not pass, in one line; "" when it did."""
-        if not self.finite:
-            return "gate: its logits are not all finite"
-        if not self.own_best:
-            return "gate: it sampled tokens that are not the best of its own logits"
+        if self.fault:
+            return f"gate: {self.fault}"
         for name, path in (("teacher-forced", self.forced), ("its own tokens", self.produced)):
             if path and not path.passed:
                 return f"gate: {name}: KL {path.kl}; |NLL| {path.nll}; allowed +{MARGIN:.0%}"
@@ -94,6 +87,10 @@ class Verdict:
 
     def as_dict(self) -> dict[str, object]:
         return {"passed": self.passed, "reason": self.reason, "margin": MARGIN, **asdict(self)}
+
+
+NOT_FINITE = Verdict("its logits are not all finite")
+NOT_BEST = Verdict("it sampled tokens that are not the best of its own logits")
 
 
 class Gate:
@@ -114,16 +111,16 @@ class Gate:
         """Decode on both paths and compare."""
         logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
         if not bool(torch.isfinite(logits).all()):
-            return Verdict(finite=False, own_best=True, forced=None, produced=None)
+            return NOT_FINITE
         if not are_best(logits, tokens):
-            return Verdict(finite=True, own_best=False, forced=None, produced=None)
+            return NOT_BEST
         produced = self._compare(logits, tokens)
         if variant.steps_a_call > 1:
-            return Verdict(True, True, forced=None, produced=produced)
+            return Verdict(produced=produced)
         logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
         if not bool(torch.isfinite(logits).all()):
-            return Verdict(finite=False, own_best=True, forced=None, produced=produced)
-        return Verdict(True, True, self._compare(logits, self._forced), produced)
+            return NOT_FINITE
+        return Verdict(forced=self._compare(logits, self._forced), produced=produced)
 
     def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
         """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""
@@ -132,8 +129,8 @@ class Gate:
         return PathErrors(path.numel(), *map(excess, ours, theirs))
 
     def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain variant on a path. The last ones of each kind are kept:
-        variants of the same arithmetic produce the same tokens."""
+        """Logits of reference and plain variant on a path; those of the last path of each kind are
+        kept."""
         kind = "forced" if path is self._forced else "produced"
         known = self._known.get(kind)
         if known is None or not torch.equal(known[0], path):
@@ -160,7 +157,7 @@ def walk(
     context: int = CONTEXT,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Decode from `context` on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
-    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled."""
+    With `forced` (steps, B), step i + 1 is fed forced[i]."""
     variant.place(first, context)
     logits: list[Tensor] = []
     tokens: list[Tensor] = []

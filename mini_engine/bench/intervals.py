@@ -5,12 +5,8 @@
     line((1, 64, 1024), [2.6, 2.7, 4.6])    # (2.59…, 0.0019…): µs at all, µs a node
     held_out_percent((1, 64, 1024), [2.6, 2.7, 4.6])      # would the others have told?
 
-Laps of one process share what that process got by chance (addresses, the algorithms that a library
-picked, the clocks of those minutes), and no interval here holds that: lab 14 builds one that does,
-from several processes.
-
-A residual says how far a line misses a point that it was drawn through; through two points it
-misses none. How well a line *predicts*, only a point that it has not seen can tell.
+Laps of one process share what that process got by chance (addresses, algorithms, clocks), and no
+interval here holds that. How well a line *predicts*, only a point that it has not seen can tell.
 """
 
 from __future__ import annotations
@@ -44,15 +40,11 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
 
 def paired_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
     """How many times as long the other takes, from pairs of laps: the median of log(other / one)
-    with its interval, turned back into ratios. What slows down both laps of a pair cancels, and
-    swapping the two gives the inverse. Raises ValueError unless there are equally many of both.
-    """
+    with its interval, turned back into ratios. What slows down both laps of a pair cancels. Raises
+    ValueError unless there are equally many of both."""
     found = median_interval([math.log(b / a) for a, b in zip(one, other, strict=True)])
     low, high = math.exp(found.low), math.exp(found.high)
     return Interval(math.exp(found.median), low, high, found.samples)
-
-
-# ---------------------------------------------------------------- straight lines
 
 
 def line(counts: Sequence[int], times_us: Sequence[float]) -> tuple[float, float]:
@@ -86,8 +78,8 @@ def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[f
 
 
 def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]:
-    """The line as a figure of a measurement: with its points, its residuals in µs (time - line),
-    and how far each point is from the line through the others."""
+    """The line as a figure of a measurement, with its points, residuals in µs (time - line), and
+    `held_out_percent`."""
     base, slope = line(counts, times_us)
     residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
     return {

@@ -1,14 +1,14 @@
 """The op list of anything that runs eagerly in PyTorch: one `OpCost` for each op that wrote
-something, in order. For known engines `step/kernels.py` has such lists ready.
+something, in order.
 
 Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
-lookup reads only its rows of the table. Flops are counted for matrix products only: nothing else
-here is ever bound by them. A few ops (a long argmax) launch two kernels; they count as one.
+lookup reads only its rows of the table. Flops are of matrix products only. A few ops (a long
+argmax) launch two kernels; they count as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -31,18 +31,6 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[OpCost] = []
-        self._live = False
-
-    def live(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, with its ops marked as live: they stay out of piecewise graphs."""
-
-        def run(*args: Any) -> Any:
-            self._live = True
-            result = function(*args)
-            self._live = False
-            return result
-
-        return run
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -55,7 +43,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             moved, flops = _bytes(name, given, written, args), 0
             if name in PRODUCTS:  # 2 · m · n · k; `given` ends with its two matrices
                 flops = 2 * written[0].numel() * given[-1].shape[-2]
-            self.ops.append(OpCost(name, moved, flops, self._live, _kind(name)))
+            self.ops.append(OpCost(name, moved, flops, kind=_kind(name)))
         return out
 
 

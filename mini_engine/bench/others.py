@@ -2,15 +2,15 @@
 
     for row in compare("qwen3-0.6b", job_for(folder, 1, 512, 32, 8, vocab), ["vllm"], python): ...
 
-This engine always comes first: its tokens are what the others' are compared with, and its times
-what theirs are divided by. Not a `Row`: there the device's clock times decode steps that follow one
-another without a caller; here the caller's clock times tokens that it can use.
+This engine always comes first: the others' tokens are compared with its tokens, and their times
+divided by its times. Here the caller's clock times tokens that it can use, where a `Row` has the
+device's times of decode steps that follow one another.
 
 The process of an engine is `python -m mini_engine.bench.others ANSWER.json < job.json`, under the
 engine's own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
-first lap, and of each lap the gaps between tokens. An adapter loads the model and captures its
-graphs, `Adapter(job)`; `lap(prompts)` runs one batch and yields, as soon as the interface has them,
-pieces of (request, new tokens). Each names the commit whose interface it was written to.
+first lap, and of each lap the gaps between tokens. An adapter loads the model, `Adapter(job)`;
+`lap(prompts)` runs one batch and yields, as soon as the interface has them, pieces of (request, new
+tokens). Each names the commit whose interface it was written to.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def compare(
 
 def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
     """Share of the first COMPARED tokens of each request up to which both wrote the same. After the
-    first difference two right engines write different texts, so what follows is not compared."""
+    first difference two right engines write different texts."""
     same = compared = 0
     for one, other in zip(ours, theirs, strict=False):
         pairs = list(zip(one, other, strict=False))[:COMPARED]
@@ -142,7 +142,7 @@ def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> f
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run one engine in its process. What went wrong is the answer's "not_run", with the last line
-    that the engine printed."""
+    printed."""
     told = {**os.environ, "PYTHONUNBUFFERED": "1"}
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
     for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
@@ -180,12 +180,9 @@ def prompts(job: Job, lap: int) -> list[list[int]]:
 
 
 def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
-    """(µs between two pieces that one request got, tokens a piece), while all requests decode.
-
-    All of them decode from the last first token to the first last one: before, some prompts are
-    still computed; after, the batch is smaller. A gap counts where both its ends lie in between.
-    Tokens that arrive at the same time are one piece. Raises ValueError where there is no gap.
-    """
+    """(µs between two pieces that one request got, tokens a piece), while all requests decode: from
+    the last first token to the first last one. A gap counts where both its ends lie in between;
+    tokens that arrive at the same time are one piece. Raises ValueError where there is no gap."""
     began, ended = max(each[0] for each in times), min(each[-1] for each in times)
     found: list[float] = []
     tokens = 0
@@ -195,10 +192,7 @@ def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         found += [1e6 * (after - before) for before, after in pairwise(pieces)]
         tokens += sum(time > pieces[0] for time in inside) if pieces else 0
     if not found:
-        raise ValueError(
-            f"there was no time at which all {len(times)} requests were decoding: take a smaller "
-            "batch, or more --steps"
-        )
+        raise ValueError(f"{len(times)} requests never all decoded: take more --steps")
     return found, tokens / len(found)
 
 
@@ -243,8 +237,7 @@ def timed_lap(session: Any, job: Job, number: int) -> tuple[list[list[float]], l
 
 
 class Ours:
-    """This engine, asked as the others are: what `generate` runs on this machine. A step ends when
-    its tokens have been read back, as for any caller."""
+    """This engine, asked as the others are. A step ends when its tokens have been read back."""
 
     def __init__(self, job: Job) -> None:
         import torch
@@ -314,8 +307,8 @@ class Vllm:
 class Sglang:
     """SGLang 001067f (2026): `Engine.generate` streams a piece of one request after the other, each
     with its "index" (`TokenizerManager._handle_batch_request`). "completion_tokens" counts the
-    tokens so far; "output_ids" ends with the new ones. The scheduler works in another process, and
-    an event loop here collects its pieces: where that is late, several tokens are one piece."""
+    tokens so far; "output_ids" ends with the new ones. Where the event loop here is late, several
+    tokens are one piece."""
 
     def __init__(self, job: Job) -> None:
         self.engine = importlib.import_module("sglang").Engine(
@@ -341,7 +334,7 @@ class Nano:
     """nano-vllm bb823b3, Qwen3 only: `LLM.step` returns the requests that have ended, and a number:
     the tokens of a prompt step, or minus the requests of a decode step. Tokens come out at the end
     only, and are zeros until then; but a step waits for them. It has graphs for multiples of 16, up
-    to 512. It refuses temperature 0; at 1e-5 a token is within about 1e-4 of the best one."""
+    to 512, and refuses temperature 0."""
 
     def __init__(self, job: Job) -> None:
         if job.batch > MOST and not job.eager:
@@ -367,9 +360,7 @@ class Nano:
                 rows = range(computed // length, (computed + count) // length)
                 computed += count
             elif -count != len(prompts):
-                raise ValueError(
-                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
-                )
+                raise ValueError(f"{-count} of {len(prompts)} requests fit its KV cache")
             yield [(row, [0]) for row in rows]
             ended.update(outputs)
         self.written = [list(ended[number]) for number in sorted(ended)]

@@ -56,9 +56,7 @@ class Row:
     date: str = ""
     prepare_s: float = 0.0  # to compile and capture
     steps_a_call: int = 1
-    kernels_a_call: int | None = None  # None: no profiler saw a GPU
-    launches_a_call: int | None = None
-    no_graph: str = ""  # how many launches, where one claims a graph and ran without
+    no_graph: str = ""  # how many torch.compile left out, where its mode has some
     bytes_to_move: int = 0  # weights, keys and values, read once a step
     predicted_us: float = 0.0
     itl_laps_us: tuple[float, ...] = ()  # µs a decode step by the device's clock, lap by lap

@@ -1,8 +1,7 @@
 """From a calibration to the JSON of a card and a host: each figure from one or two measured ones.
 
-A measured figure is of kind "measured" and names the evidence file; one that was not measured, or
-came out at 0 or less, is the base's, with its own kind and source. No torch. The floor of a kernel
-belongs to an engine, whose kernels it is of: `kernel_floor_us` stands in the measurement alone.
+A figure that was not measured, or came out at 0 or less, is the base's, with its own kind and
+source. No torch. The floor of a kernel belongs to an engine: it stands in the measurement alone.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from typing import Any
 
 from mini_engine.step.cards import FIGURES, Sheet, names
 
-ON_CPU_TENSORS = (
-    "eager ops of this engine's plain decoder on CPU tensors, one thread: arithmetic on a few "
-    "hundred floats is in it, what a launch on a GPU adds is not"
-)
+ON_CPU_TENSORS = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
 # A figure of a card or a host: the measured one, which number of it, times what, and how.
 OF_THE_CARD = {
     "sm_count": ("sm_count", "value", 1, "as the driver tells"),
@@ -117,8 +113,8 @@ def sheet_json(
     evidence: str = "", own_base: bool = False, emulated: bool = False, says: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """The file of a card or a host: every figure as it was measured, or the base's. `own_base`: the
-    base is this very card; if not, its figures count as borrowed. Emulated figures are "derived",
-    and no evidence."""
+    base is this very card; if not, its figures count as borrowed. Emulated figures are no evidence.
+    """
     found: dict[str, Any] = {word: said for word, said in base.words.items() if said}
     found |= {"name": name, **({"says": says, "sources": []} if says else {})}
     before = "CPU emulation, no evidence about any GPU: " if emulated else ""
@@ -142,8 +138,8 @@ def sheet_json(
 
 
 def base_name(gpu: str) -> str | None:
-    """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200, "NVIDIA
-    A100-SXM4-40GB" is a100-40. None when there is none, or for a variant that is another card."""
+    """The shipped card of a GPU by the driver's name: "NVIDIA A100-SXM4-40GB" is a100-40. None when
+    there is none, or for a variant that is another card."""
     words = re.sub(r"\b(nvidia|geforce|tesla|amd|instinct)\b|-", " ", gpu.lower()).split()
     name = " ".join(words)
     if not name or {"laptop", "super", "d", "mobile", "q", "3e", "hbm3e"} & set(words):

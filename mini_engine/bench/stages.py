@@ -4,8 +4,7 @@ before the next one begins, in `run.json`, and what its commands print in NAME.t
     for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
 
 A run may be cut at any moment, by Ctrl-C or because the machine is taken away; the same call goes
-on. A stage that is done is not run again. One that was cut or failed is tried again behind the
-others while time is left; its benchmark keeps the rows that it has. No torch.
+on. A stage that was cut or failed is tried again behind the others while time is left. No torch.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def stages_for(device: str) -> list[Stage]:
     def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> str:
         what = f"--shape {shapes} --arms {arms} --batch {batches if real else 1}"
         gate = f"--gate-steps {gate_steps if real else 4}"
-        return (f"-m mini_engine bench --device {device} --resume {how} {what} {gate} "
-                f"-o {FOLDER}/{BENCH} --traces {FOLDER}/traces")  # fmt: skip
+        command = f"-m mini_engine bench --device {device} --resume {how}"
+        return f"{command} {what} {gate} -o {FOLDER}/{BENCH}"
 
     calibrate = (f"-m mini_engine calibrate --device {device} -o {FOLDER}/card.json "
                  f"--evidence {FOLDER}/calibration.json")  # fmt: skip
@@ -107,8 +106,8 @@ def run(
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
-    `begins` is told of a stage, and of the seconds that it has. Raises ValueError where the folder
-    holds a run on another machine, KeyboardInterrupt after Ctrl-C or SIGTERM."""
+    `begins` is told of a stage and its seconds. Raises ValueError for a folder of another machine,
+    KeyboardInterrupt after Ctrl-C or SIGTERM."""
     before = read_outcomes(folder, machine)
     outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
     folder.mkdir(parents=True, exist_ok=True)

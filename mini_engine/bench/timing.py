@@ -1,11 +1,8 @@
 """Times that can be believed: laps on the device's clock and on the wall, in balanced order.
 
-On a GPU, the time between two CUDA events is what the device took; the wall clock around them, from
-the first call until everything is done, is what a caller waits. The emulator's events use
-`perf_counter`: the same code runs, but its times mean nothing.
-
-The order AB BA cancels a drift (clocks, heat) that is even over a round; a null variant, the anchor
-against itself, shows what is left.
+On a GPU, the time between two CUDA events is what the device took; the wall clock around them is
+what a caller waits. The order AB BA cancels a drift (clocks, heat) that is even over a round; a
+null variant, the anchor against itself, shows what is left.
 """
 
 from __future__ import annotations
@@ -68,12 +65,11 @@ def paired_laps(
     backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
     """`rounds` laps of each, in balanced order, after one lap of each that does not count."""
-    runnables: dict[str, tuple[Runnable, list[Lap]]] = {"one": (one, []), "other": (other, [])}
+    laps: dict[str, list[Lap]] = {"one": [], "other": []}
     with no_garbage_collection():
         for name in ["one", "other", *balanced_order("one", "other", rounds)]:
-            runnable, laps = runnables[name]
-            laps.append(lap(backend, runnable, steps))
-    return runnables["one"][1][1:], runnables["other"][1][1:]
+            laps[name].append(lap(backend, one if name == "one" else other, steps))
+    return laps["one"][1:], laps["other"][1:]
 
 
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
@@ -86,8 +82,8 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
 
 
 def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5) -> None:
-    """Repeat `work` until the clocks of the GPU are up. An idle GPU lowers them, and the first
-    kernels of a few µs would be timed before it has raised them again. The emulator has none."""
+    """Repeat `work` until the clocks of the GPU are up: an idle GPU lowers them. The emulator has
+    none."""
     if backend.emulated:
         return
     ends = time.perf_counter() + seconds
@@ -109,9 +105,7 @@ def host_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
     """µs of the CPU's time to issue a call, on an idle device and without waiting for the end.
-
-    `calls` must stay below the launches that the driver queues, or the CPU has to wait.
-    """
+    `calls` must stay below the launches that the driver queues."""
     times = []
     with no_garbage_collection():
         for repeat in range(repeats + 1):

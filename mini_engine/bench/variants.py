@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -23,10 +22,9 @@ from torch import Tensor
 
 from mini_engine.bench.decode_setup import FORMATS, DecodeSetup, Variant, in_format, stored_in
 from mini_engine.bench.op_record import OpRecorder
-from mini_engine.cuda.attention import Attention
 from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
-from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
+from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
@@ -71,8 +69,14 @@ class OursEager(Variant):
         return self.model.next_step(hidden, self.inputs)
 
 
-class _Captured(OursEager):
-    graphs: GraphRunner
+class OursGraph(OursEager):
+    """The same in one graph, which holds `steps_a_call` steps."""
+
+    def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
+        super().__init__(setup)
+        self.steps_a_call = steps_a_call
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
 
     def prepare(self) -> None:
         if self.graphs.capture().dropped:
@@ -82,16 +86,6 @@ class _Captured(OursEager):
         super().release()
         self.graphs.reset()
 
-
-class OursGraph(_Captured):
-    """The same in one graph, which holds `steps_a_call` steps."""
-
-    def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
-        super().__init__(setup)
-        self.steps_a_call = steps_a_call
-        pool = setup.backend.graph_pool_handle()
-        self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
-
     def step(self) -> None:
         self.graphs.replay(self.setup.batch)
 
@@ -99,33 +93,6 @@ class OursGraph(_Captured):
         """Keeps the logits of every step for the gate: they are computed anyway."""
         self.outputs = [self._decode() for _ in range(self.steps_a_call)]
         return self.outputs[-1][0]
-
-
-class OursPiecewise(_Captured):
-    """Graphs between the attentions; attention, head and feedback are launched live."""
-
-    graphs: PiecewiseGraphRunner
-
-    def __init__(self, setup: DecodeSetup) -> None:
-        super().__init__(setup)
-        pool = setup.backend.graph_pool_handle()
-        self.graphs = PiecewiseGraphRunner(setup.backend, self._body, [setup.batch], pool)
-
-    def _body(self, rung: int, attention: Attention) -> Tensor:  # noqa: ARG002 (there is one rung)
-        return self.model.body(self.inputs, attention)
-
-    def _decode(self) -> tuple[Tensor, Tensor]:
-        attend = self.setup.attention.begin(self.inputs)
-        return self.model.next_step(self.graphs.run(self.setup.batch, attend), self.inputs)
-
-    def ops(self) -> list[OpCost]:
-        recorder = OpRecorder()
-        begin = recorder.live(self.setup.attention.begin)
-        watched = SimpleNamespace(begin=lambda inputs: recorder.live(begin(inputs)))
-        with recorder:
-            hidden = self.model.body(self.inputs, watched)
-            recorder.live(self.model.next_step)(hidden, self.inputs)
-        return recorder.ops
 
 
 class OursCompiled(OursEager):
@@ -137,10 +104,8 @@ class OursCompiled(OursEager):
 
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
-
-        Without static addresses Inductor copies weights, cache and inputs before each replay, and
-        makes no graph that writes to them (torch/_inductor/cudagraph_utils.py, check_for_mutation).
-        """
+        Without static addresses Inductor makes no graph that writes to weights, cache and inputs
+        (torch/_inductor/cudagraph_utils.py, check_for_mutation)."""
         model, weights, cache = self.model, self.model.weights, self.model.cache
         layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
         tables = weights.embed, weights.final_norm, weights.lm_head, model.cos, model.sin
@@ -162,8 +127,8 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `few_bits` on
-    weights or a cache in this format, beside the setup's own."""
+    """`OursGraph` with the layer in Triton kernels; with `few_bits` on weights or a cache in this
+    format."""
 
     def __init__(
         self,
@@ -190,9 +155,9 @@ class FusedGraph(OursGraph):
 
 
 class HuggingFace(Variant):
-    """transformers, on the same weights, keys and values: `model(...)` and argmax, eagerly with a
-    growing `DynamicCache`; or `model.forward` compiled, with a `StaticCache` as large as the
-    setup's room (https://huggingface.co/docs/transformers/llm_optims)."""
+    """transformers, on the same weights, keys and values: eagerly with a growing `DynamicCache`; or
+    `model.forward` compiled, with a `StaticCache`
+    (https://huggingface.co/docs/transformers/llm_optims)."""
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler | None = None) -> None:
         super().__init__(setup)
@@ -204,8 +169,8 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """As `OursCompiled`. The cache is filled first: that marks its addresses as static
-        (transformers/cache_utils.py, StaticLayer.lazy_initialization)."""
+        """As `OursCompiled`. A filled cache has static addresses (transformers/cache_utils.py,
+        StaticLayer.lazy_initialization)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):
@@ -251,8 +216,7 @@ class HuggingFace(Variant):
 
 
 def transformers_model(weights: Weights) -> Any:
-    """The `...ForCausalLM` of these weights, in their dtype, on their device. No weight is stored
-    twice: its parameters are rows of our merged matrices."""
+    """The `...ForCausalLM` of these weights: its parameters are rows of our merged matrices."""
     transformers, c = importlib.import_module("transformers"), weights.config
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:
@@ -341,9 +305,8 @@ VARIANTS: dict[str, VariantKind] = {
     # transformers: eager with a DynamicCache; torch.compile with a StaticCache
     "hf-eager": VariantKind(HuggingFace, "eager", "transformers", no_transformers, gated=False),
     "hf-reduce-overhead": _compiled(HuggingFace, "reduce-overhead", "full"),
-    # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
+    # our plain model: eager, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),
-    "ours-piecewise": VariantKind(OursPiecewise, "piecewise"),
     "ours-graph": VariantKind(OursGraph, "full"),
     "ours-graph-k8": VariantKind(lambda setup: OursGraph(setup, steps_a_call=8), "full"),
     # one graph of Triton kernels, nine or five a layer; with PDL each starts while the last drains

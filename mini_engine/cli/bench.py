@@ -17,9 +17,6 @@ with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs 
 which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
 """
 
-from __future__ import annotations
-
-import argparse
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,8 +25,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import (
@@ -41,7 +36,7 @@ from mini_engine.bench.evidence import (
 from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.cards import load_sheet, load_spec
 
@@ -76,13 +71,12 @@ OPTIONS: options.Rows = {
     "--spec CARD": (str, None, "predict with this card (default: by the GPU's name)"),
     "--host HOST": (str, None, "and this host (default: the usual server)"),
     "--resume": (bool, None, "keep what the file has measured"),
-    "--traces DIR": (options.out_folder, None, "keep the profiler's trace of a call of each"),
     "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
     "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
     backend = options.backend_of(args.device, console)
@@ -147,19 +141,19 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _arms(
-    args: argparse.Namespace, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
+    args: Args, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
 ) -> Iterator[Row]:
-    """The rows that are missing; then, when all are timed, these again with counted launches."""
+    """The rows that are missing."""
     from mini_engine.cuda.weights import load_weights, no_room, random_weights
 
     backend, dtype = bench.backend, options.dtype_of(bench.backend)
-    for counting, (word, config) in product((False, True), configs.items()):
+    for word, config in configs.items():
         points = [Point(config.name, *at) for at in product(args.batch, args.context)]
-        missing = {p: [a for a in args.arms if ((p, a) in rows) is counting] for p in points}
+        missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
         if not any(missing.values()):
             continue
         if reason := no_room(config, backend, "bf16", "fp32"):
-            for point, names in missing.items() if not counting else ():
+            for point, names in missing.items():
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
         if word not in (*SHAPES, "tiny") and Path(word).is_dir():
@@ -168,14 +162,12 @@ def _arms(
         else:
             weights = random_weights(config, backend.device, dtype, seed=0)
         for point, names in missing.items():
-            if counting:
-                yield from bench.profiled(weights, [rows[point, a] for a in names], args.traces)
-            elif names:
+            if names:
                 yield from bench.rows(weights, point, names)
         del weights  # before the next shape's are made
 
 
-def _others(args: argparse.Namespace, configs: dict[str, ModelConfig]) -> Iterator[Any]:
+def _others(args: Args, configs: dict[str, ModelConfig]) -> Iterator[Any]:
     from mini_engine.bench.others import compare, job_for
 
     points = product(configs.items(), args.batch, args.context) if args.against else ()
@@ -188,7 +180,7 @@ def _others(args: argparse.Namespace, configs: dict[str, ModelConfig]) -> Iterat
 # ---------------------------------------------------------------- what is shown
 
 
-def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
+def result_of(out: Path, measurement: Measurement) -> Found:
     """What the file says, with its pictures drawn beside it."""
     from mini_engine import plots
 
@@ -211,7 +203,7 @@ def result_of(out: Path, measurement: Measurement) -> dict[str, Any]:
             "others": figures["others"], "bars": bars, "pictures": pictures}  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     if r.emulated:
         console.print(options.EMULATED)
     columns = 3 if r.emulated else 6  # emulated rates and shares would be of nothing

@@ -10,9 +10,6 @@ copies of inputs and reading a token back. The rest is taken from --base. Withou
 the CPU emulator, which is no evidence. --host measures on CPU tensors what an op costs here.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import platform
 import re
@@ -21,10 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Args, Found, Screen, table
 from mini_engine.files import write_whole
 from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
 
@@ -40,7 +35,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.host and (args.base or args.evidence or args.device == "cuda"):
         raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
     with console.status("measuring"):
@@ -52,7 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"op_us": None, **found, "figures": figures}
 
 
-def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
+def _host_alone(args: Args) -> Found:
     import torch
 
     from mini_engine.bench import spec_fit
@@ -72,7 +67,7 @@ def _host_alone(args: argparse.Namespace) -> dict[str, Any]:
             "files": {"host": out}}  # fmt: skip
 
 
-def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def _card_and_host(args: Args, console: Screen) -> Found:
     card: Path = args.out or Path("out/card.json")
     files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
     backend = options.backend_of(args.device, console)
@@ -102,7 +97,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence, "files": files}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     if r.emulated:
         console.print(options.EMULATED)
     console.print(f"Measured on {r.machine}.")

@@ -9,20 +9,13 @@ kernel can be faster. A GGUF file goes by its mix (--quant q4_k_m) or by its siz
 what they keep; the last line predicts a step of --engine on --host beside its floor.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import Any
-
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.capacity import capacity, check_context
 from mini_engine.step.curves import step_floor_us
-from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import step_time
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 
 SHARED, DEFAULTS = "shape spec stored batch context", {"context": 4096}
@@ -30,7 +23,7 @@ SIZE = "of the weights, instead of --quant: 1e9 bytes"
 OPTIONS: options.Rows = {"--file-gb GB": (options.between(1e-9, 1e9), None, SIZE)}
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.file_gb and args.quant:
         raise ValueError(f"--file-gb says how large weights are: leave out --quant {args.quant}")
     server = options.server(args)
@@ -46,34 +39,30 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     predicted = None
     if report.fits:  # one full graph
-        ops = step_ops(config, StepShape.decode(batch, context), spec.ops, stored)
-        itl_us = step_time(ops, spec, "full", batch).itl_us
+        itl_us = StepModel(config, spec, stored).itl_us("full", StepShape.decode(batch, context))
         floor_us = step_floor_us(config, spec, batch, context, stored)
         predicted = options.interval(spec, itl_us, "FULL", batch, floor_us)
     found = {"full_graphs": len(sizes), "report": report, "predicted": predicted}
     return {**options.told(server), **found}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
-    report = r.report
-    console.print(
-        f"{r.shape} on {r.spec}: weights {r.quant}, cache {r.kv_dtype}, batch "
-        f"{r.batch:,}, context {r.context:,}, {r.full_graphs} full graphs"
-    )
-    rows = [(item, f"{size / 2**30:,.3f}", note) for item, size, note in report.rows()]
-    console.print(table(("<item", "GiB", "<what it is"), rows, bold=[len(rows) - 1]))
+def show(r: Args, console: Screen) -> None:
+    say, report = console.print, r.report
+    say(f"{r.shape} on {r.spec}: weights {r.quant}, cache {r.kv_dtype}, batch {r.batch:,}, "
+        f"context {r.context:,}, {r.full_graphs} full graphs")  # fmt: skip
+    columns: Columns = {
+        "<item": "{0[0]}", "GiB": lambda row: f"{row[1] / 2**30:,.3f}", "<what it is": "{0[2]}",
+    }  # fmt: skip
+    rows = report.rows()
+    say(table(columns, rows, bold=[len(rows) - 1]))
     if not report.fits:
-        console.print("It does not fit. No step is predicted.")
+        say("It does not fit. No step is predicted.")
     made_for = f" of memory; the model was made for {report.model_context:,}"
-    console.print(
-        f"longest context of one request: {report.max_context:,} tokens"
+    say(f"longest context of one request: {report.max_context:,} tokens"
         f"{made_for if report.max_context > report.model_context else ''}\n"
         f"largest batch at {r.context:,} tokens: {report.max_batch:,}\n"
         f"floor of ITL: {report.floor_ms:.3f} ms at the bandwidth on paper, "
-        f"{report.copy_floor_ms:.3f} ms at what a copy reaches"
-    )
+        f"{report.copy_floor_ms:.3f} ms at what a copy reaches")  # fmt: skip
     if r.predicted:
-        console.print(
-            f"one graph of {r.engine} on the host {r.host}, predicted: "
-            f"{options.ms(r.predicted)}. {options.WITHIN}"
-        )
+        say(f"one graph of {r.engine} on the host {r.host}, predicted: {options.ms(r.predicted)}. "
+            f"{options.WITHIN}")  # fmt: skip

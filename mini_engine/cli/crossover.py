@@ -15,16 +15,12 @@ With --speculate K it asks instead where drafts stop paying: a step checks K dra
 of which the share --accept is right. `validate --speculation` says how far off that was.
 """
 
-from __future__ import annotations
-
-import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, lanes, table, two_digits
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, lanes, table, two_digits
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.hub import shape_of
@@ -51,17 +47,13 @@ OPTIONS: options.Rows = {
     "--max-batch N": (options.step_tokens, 256, "the table ends here, or with the last that fits"),
     "--speculate K": (options.drafted, None, "drafts of each request, checked in every step"),
     "--accept A": (options.share, None, "with --speculate: of the drafts (default: 0.7)"),
-    "--draft NAME": (
-        str,
-        None,
-        "with --speculate: a shape that writes the drafts, or `head`, one "
-        "layer of the model as EAGLE trains it (default: n-grams, for nothing)",
-    ),
+    "--draft NAME": (str, None, "a shape that writes them, or `head`: one layer, as EAGLE's "
+                     "(default: n-grams, for nothing)"),
     "-o --out FILE": (options.picture, None, OUT),
-}
+}  # fmt: skip
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if args.speculate:
         return _speculate(args)
     if args.draft or args.accept is not None:
@@ -82,7 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if out:
         plots.itl_curve(curve, out)
     first, last = curve.points[0], curve.points[-1].batch
-    shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
+    shown = _doublings(last, min(curve.crossover, last))
     # the crossover, if issuing a kernel took as much less and more as eager steps were missed by
     hosts = [replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE") or ()]
     itls = {mode: getattr(first, way).itl_us for mode, way in WAYS.items()}
@@ -93,11 +85,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "batch_1": {mode: options.interval(spec, itl_us, mode, 1, first.floor_us)
                     for mode, itl_us in itls.items()},
         "finding": curve.finding(), "out": out,
-        "points": [curve.point(batch) for batch in sorted(shown)],
+        "points": [curve.point(batch) for batch in shown],
     }  # fmt: skip
 
 
-def _speculate(args: argparse.Namespace) -> dict[str, Any]:
+def _speculate(args: Args) -> Found:
     if args.out:
         raise ValueError(f"-o {args.out}: --speculate draws no picture")
     server, context = options.server(args), args.context
@@ -106,11 +98,10 @@ def _speculate(args: argparse.Namespace) -> dict[str, Any]:
     draft = head_of(shape) if args.draft == "head" else args.draft and shape_of(args.draft)
     room = check_batch(shape, spec, 1, context + args.speculate, stored)
     last = min(args.max_batch, room, spec.batch_defaults.max_num_seqs)
-    batches = sorted({1 << i for i in range(last.bit_length())} | {last})
     points = [
         speculated(shape, spec, batch=batch, context=context, drafts=args.speculate,
                    draft=draft or None, stored=stored)
-        for batch in batches
+        for batch in _doublings(last)
     ]  # fmt: skip
     return {
         **options.told(server), "room": room, "points": points, "draft": draft and draft.name,
@@ -121,42 +112,41 @@ def _speculate(args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_speculation(r: argparse.Namespace, console: Console) -> None:
-    console.print(
-        f"{r.shape} on {options.on(r)}, {r.context:,} tokens of context each: predicted. "
+def _doublings(last: int, *more: int) -> list[int]:
+    return sorted({1 << i for i in range(last.bit_length())} | {last, *more})
+
+
+def _show_speculation(r: Args, say: Callable[[Any], None]) -> None:
+    say(f"{r.shape} on {options.on(r)}, {r.context:,} tokens of context each: predicted. "
         f"{r.speculate} drafts by {r.draft or 'n-grams'}, {r.accept:.0%} of them right, make "
-        f"{r.tokens_a_step:.2f} tokens a step.\n"
-    )
+        f"{r.tokens_a_step:.2f} tokens a step.\n")  # fmt: skip
     columns: Columns = {
         **DRAFTS, "drafts\ntokens/s": lambda s: two_digits(s.tokens_s(r.accept)),
         "faster": lambda s: f"× {s.speedup(r.accept):.2f}",
         "pays\nfrom": lambda s: "never" if s.pays_from is None else f"{s.pays_from:.0%}",
     }  # fmt: skip
-    console.print(table(columns, r.points))
+    say(table(columns, r.points))
     slower = [one.batch for one in r.points if one.speedup(r.accept) < 1]
     where = f"They stop paying at batch {slower[0]:,}" if slower else "They pay at every batch here"
-    console.print(f"{where}. Pays from: the least share of drafts that must be right.")
+    say(f"{where}. Pays from: the least share of drafts that must be right.")
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
+    say = console.print
     if r.speculate:
-        return _show_speculation(r, console)
-    console.print(
-        f"{r.shape} on {options.on(r)}, op list {r.style}, weights {r.quant}, cache "
-        f"{r.kv_dtype}, {r.context:,} tokens of context each: predicted\n"
-    )
+        return _show_speculation(r, say)
+    say(f"{r.shape} on {options.on(r)}, op list {r.style}, weights {r.quant}, cache {r.kv_dtype}, "
+        f"{r.context:,} tokens of context each: predicted\n")  # fmt: skip
     bold = [i for i, point in enumerate(r.points) if point.batch == r.crossover_batch]
-    console.print(table(COLUMNS, r.points, bold=bold))
-    console.print("busy: the share of the step in which the GPU runs a kernel\n")
+    say(table(COLUMNS, r.points, bold=bold))
+    say("busy: the share of the step in which the GPU runs a kernel\n")
     first = r.points[0]
     for name, step in (("eager", first.eager), ("one graph", first.full)):
-        console.print(lanes(name, step.itl_us, step.cpu_us, step.utilisation, first.eager.itl_us))
+        say(lanes(name, step.itl_us, step.cpu_us, step.utilisation, first.eager.itl_us))
     if r.max_batch > r.room:
-        console.print(f"Batches above {r.room:,} are left out: they do not fit (see capacity).")
+        say(f"Batches above {r.room:,} are left out: they do not fit (see capacity).")
     low, high = r.crossover_interval
     beyond = ": so many requests do not fit" if r.crossover_batch > r.room else ""
     modes = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in r.batch_1.items())
-    console.print(
-        f"{r.finding}.\nThe crossover is at batch {r.crossover_batch:,} ({low:,} to {high:,})"
-        f"{beyond}.\nBatch 1: {modes}.\n{options.WITHIN}\nPicture: {r.out}"
-    )
+    say(f"{r.finding}.\nThe crossover is at batch {r.crossover_batch:,} ({low:,} to {high:,})"
+        f"{beyond}.\nBatch 1: {modes}.\n{options.WITHIN}\nPicture: {r.out}")  # fmt: skip

@@ -11,19 +11,14 @@
 3. A picture and a trace go to --out.
 """
 
-from __future__ import annotations
-
-import argparse
 from dataclasses import replace
-from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
-from mini_engine.cli.terminal import Columns, lanes, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, lanes, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
@@ -53,7 +48,7 @@ SHARED = "prompt shape spec batch"
 OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     from mini_engine import plots
 
     texts, checkpoint = args.prompt or list(options.PROMPTS), open_checkpoint(SHIPPED)
@@ -108,7 +103,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     say = console.print
     say(f"\n1. {r.checkpoint} writes (greedy, in numpy, on a simulated GPU)\n", style="bold")
     for prompt, text in zip(r.prompts, r.texts, strict=True):

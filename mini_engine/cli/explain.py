@@ -11,19 +11,19 @@ nearest decides. From an eager step it also tells how fast your host is, and pre
 that. Without --itl it explains what is predicted.
 """
 
-from __future__ import annotations
-
-import argparse
-from typing import Any
-
-from rich.console import Console
-
 from mini_engine.cli import options
-from mini_engine.cli.terminal import table
+from mini_engine.cli.terminal import Args, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.run import WAYS
 
 LITTLE = 0.03  # a saving below this share of the step is not worth a capture
+SAVES = "one graph of the step would save {share:.0%} of it ({low:.0%} to {high:.0%})."
+VERDICTS = {
+    "launch-bound": f"Launch-bound: {SAVES}",
+    "GPU-bound": "GPU-bound: no graph saves what one feels. Fewer bytes do, or a faster card.",
+    "open": f"It may be launch-bound: {SAVES}",
+    "FULL": "It runs as one graph: what is left is bytes, and kernels that are better or fewer.",
+}
 SHARED = "shape spec stored batch context"
 OPTIONS: options.Rows = {
     "--itl MS": (options.between(1e-3, 1e6), None, "the inter-token latency that you measured"),
@@ -31,7 +31,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     server = options.server(args)
     found = server.explain(args.batch, args.context, args.itl, args.mode)
     share, low, high = found.saved()
@@ -46,38 +46,26 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
-    itl_ms = f"{r.itl_us / 1e3:g}" if r.measured else options.two_digits(r.itl_us / 1e3)
-    console.print(
-        f"{r.shape} on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "
-        f"{itl_ms} ms in mode {r.mode}, {'measured' if r.measured else 'predicted'}"
-    )
+def show(r: Args, console: Screen) -> None:
+    say, itl_ms = console.print, f"{r.itl_us / 1e3:g}"
+    itl_ms = itl_ms if r.measured else options.two_digits(r.itl_us / 1e3)
+    say(f"{r.shape} on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "
+        f"{itl_ms} ms in mode {r.mode}, {'measured' if r.measured else 'predicted'}")  # fmt: skip
     parts = {
         "bytes, as fast as the card reads": r.floor_us,
         "beginnings and ends of kernels": r.kernels_us,
         "the GPU waits for the CPU": r.cpu_us,
     }
     columns = {"<where it goes": "{0[0]}", "ms": "{0[1]:ms}", "share": "{0[2]:.0%}"}
-    rows = [(what, us, us / r.itl_us) for what, us in parts.items()]
-    console.print(table(columns, rows))
+    say(table(columns, [(what, us, us / r.itl_us) for what, us in parts.items()]))
     for name, way in r.ways.items():
-        console.print(f"{name:9} is predicted to take {options.ms(way)}")
+        say(f"{name:9} is predicted to take {options.ms(way)}")
     if r.measured and r.looks_like:
         fit = [n for n, way in r.ways.items() if (way.low_us or 1e99) <= r.itl_us <= way.high_us]
         near = f"{itl_ms} ms fits {' and '.join(fit)} alike" if len(fit) > 1 else ""
         near = near or f"The prediction of {r.mode} lies nearest to yours"
-        console.print(f"{near}: say with --mode how you launch. Below, it is taken for {r.mode}.")
+        say(f"{near}: say with --mode how you launch. Below, it is taken for {r.mode}.")
     if r.host_factor:
-        console.print(f"Your host takes {r.host_factor:.1f} times as long as {r.host}.")
-    saves = "one graph of the step would save {share:.0%} of it ({low:.0%} to {high:.0%})."
-    saves = saves.format(**r.saved)
-    verdicts = {
-        "launch-bound": f"Launch-bound: {saves}",
-        "GPU-bound": "GPU-bound: a graph saves nothing that one feels. Fewer bytes do, or a faster "
-        "card.",
-        "open": f"It may be launch-bound: {saves}",
-        "FULL": "It runs as one graph: what is left is bytes, and kernels that are better or "
-        "fewer.",
-    }
-    console.print(verdicts[r.mode if r.mode == "FULL" else r.verdict])
-    console.print(f"For vllm serve: {r.options}\n{options.WITHIN}")
+        say(f"Your host takes {r.host_factor:.1f} times as long as {r.host}.")
+    say(VERDICTS[r.mode if r.mode == "FULL" else r.verdict].format(**r.saved))
+    say(f"For vllm serve: {r.options}\n{options.WITHIN}")

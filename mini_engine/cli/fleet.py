@@ -18,8 +18,6 @@ content. Its table is written as it grows, and a search that was cut goes on. Mo
 one, and Ray's (--on ray, or ray://HOST:PORT), need `pip install .[fleet]`.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -29,12 +27,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 
 from mini_engine.cli import options
 from mini_engine.cli.serve import NAMED, columns
-from mini_engine.cli.terminal import Format, table
+from mini_engine.cli.terminal import Args, Format, Found, Screen, table
 from mini_engine.files import check_out
 from mini_engine.fleet.fleet import ROUTERS, Design
 from mini_engine.fleet.fleet import run as run_fleet
@@ -110,7 +107,7 @@ def cheapest(rows: Iterable[Row], share: float) -> Row | None:
     return min(good, key=by, default=None)
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     if strange := {*args.slo} - {"ttft", "itl"}:
         raise ValueError(f"--slo {min(strange)}: expected ttft=MS,itl=MS, or one of them")
     several = len(args.router) * len(args.mode) > 1 or "," in args.spec
@@ -173,7 +170,7 @@ LINES = {  # of one fleet
 }
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     form = Format().format
     if not r.search:
         console.print(f"{r.trace}: {r.shape} on {r.cards}, {r.design.mode}, router "

@@ -17,16 +17,13 @@ change no text: they only make fewer steps of it.
                 torchrun starts it, its processes share the model (tensor parallel)
 """
 
-from __future__ import annotations
-
-import argparse
 from functools import partial
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options
+from mini_engine.cli.terminal import Args, Found, Screen
 from mini_engine.engine.generation import PLAIN, SHIPPED
 from mini_engine.engine.sampling import SamplingParams
 from mini_engine.sim import generate as sim
@@ -55,7 +52,7 @@ OPTIONS: options.Rows = {
 }  # fmt: skip
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     given = {name: value for name, value in vars(args).items() if value is not None}
     other = "cuda" if args.backend == "sim" else "sim"
     for name in {*ONLY_FOR[other]} & {*given}:
@@ -103,7 +100,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {**ran, **about, "streamed": streamed, "prompts": prompts, "notes": notes}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     if not r.streamed:
         for row in r.prompts:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")

@@ -10,20 +10,15 @@ has to be on the machine stands in course/measurements/README.md: no network is 
 here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
 """
 
-from __future__ import annotations
-
-import argparse
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.stages import BENCH, DONE, SECONDS, Stage, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, bench, options
+from mini_engine.cli.terminal import Args, Found, Screen
 
 NAMES = [stage.name for stage in stages_for("cuda")]
 SHARED = "device"
@@ -33,7 +28,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
     chosen = [stage for stage in stages_for(device) if stage.name in args.stages]
@@ -55,9 +50,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {"folder": folder, "ran": [asdict(one) for one in outcomes], "bench": timed}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     for one in r.ran:
         told = f"{one['stage']:12} {one['status']} after {one['took_s']:.0f} s {one['note']}"
         console.print(told.rstrip())
     if r.bench:
-        bench.show(argparse.Namespace(**r.bench), console)
+        bench.show(Args(**r.bench), console)

@@ -9,16 +9,11 @@ model has layers, for steps with prompts in them, and those up to --max-num-seqs
 for steps that only decode. In brackets: as far from such predictions as published start-ups were.
 """
 
-from __future__ import annotations
-
-import argparse
 import textwrap
 from collections.abc import Sequence
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli import options
+from mini_engine.cli.terminal import Args, Found, Screen
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
@@ -33,7 +28,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     server, query_len = options.server(args), 1 + args.spec_tokens
     shape, spec, mode, most = server.config, server.spec, args.mode, args.max_num_seqs
     sizes = default_capture_sizes(
@@ -70,7 +65,7 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     return {"explanation": says, "decode": told[0], "mixed": told[1]}
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     costs, sizes = r.costs, in_runs(r.capture_sizes) or "no graphs: every step is eager"
     limits = f"{r.max_num_seqs:,}, max_num_batched_tokens {r.max_num_batched_tokens:,}"
     lines = [

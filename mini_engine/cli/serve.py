@@ -16,19 +16,15 @@ and V of a preempted request wait in 4 GiB of host memory, and steps wait for th
 asks for each request whether computing again takes longer.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Format
+from mini_engine.cli.terminal import Args, Format, Found, Screen
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
@@ -85,7 +81,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     began, sharing = time.perf_counter(), args.shared_prefix > 0
     if args.share is not None and not sharing:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
@@ -131,7 +127,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     form, modes = Format().format, {mode: n for mode, n in r.steps_by_mode.items() if n}
     sizes = r.optimal_ladder.capture_sizes if r.optimal_ladder else ()
     told = {

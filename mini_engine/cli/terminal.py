@@ -39,6 +39,10 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
 
+Args = argparse.Namespace  # of a command: what was asked
+Found = dict[str, Any]  # what `run` found
+Columns = Mapping[str, str | Callable[[Any], object]]
+
 # Colours by what they mean, as in the figures.
 THEME = Theme({"cpu": "yellow", "gpu": "blue", "source": "dim"})
 LANE = 50  # columns of the longest step
@@ -57,9 +61,6 @@ class Screen(Console):
 
     def render_str(self, text: str, **how: Any) -> Text:
         return super().render_str(visible(text), **how)
-
-
-Columns = Mapping[str, str | Callable[[Any], object]]
 
 
 class Format(string.Formatter):

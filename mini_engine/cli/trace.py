@@ -14,18 +14,12 @@ median length is taken, or all of it; with --shape, --mode and the rest, your st
 beside it. A profiler itself takes time: `bench` measures without one.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, lanes, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, lanes, table
 from mini_engine.model.config import SHAPES
 from mini_engine.sim import recorded
 from mini_engine.sim.predict import HF_EAGER, predict
@@ -49,7 +43,7 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     out = args.out or Path("out/recorded.json" if args.recorded else "out/trace.json")
     read = [Path(word) for word in (args.recorded, args.spec, args.host, args.engine) if word]
     if out.resolve() in [path.resolve() for path in read]:
@@ -62,7 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {**options.told(options.server(args)), "file": out, "timelines": summary(timelines)}
 
 
-def _predicted(args: argparse.Namespace, mode: str) -> Sequence[TraceEvent]:
+def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
     """A step of a full-size model, on the simulated device."""
     server = options.server(args)
     shape, spec = server.config, server.spec
@@ -72,7 +66,7 @@ def _predicted(args: argparse.Namespace, mode: str) -> Sequence[TraceEvent]:
     return predict(shape, spec, mode, batch=args.batch, context=args.context).timeline
 
 
-def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
+def _recorded(args: Args, out: Path) -> Found:
     """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
     from mini_engine.plots.bars import RUNS, WAITS
@@ -111,7 +105,7 @@ def _recorded(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     say, shape = console.print, ""
     if r.shape:
         shape = f"{r.shape}, batch {r.batch}, context {r.context:,}, on {options.on(r)}"

@@ -15,16 +15,10 @@ decides every batch, and its tokens come when the step should have ended on that
 SIGTERM and Ctrl-C end it: nobody new is let in, and who is being served is served to the end.
 """
 
-from __future__ import annotations
-
-import argparse
 import asyncio
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Format
+from mini_engine.cli.terminal import Args, Format, Found, Screen
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.server import Server
 from mini_engine.serving.realtime import RealTime
@@ -50,7 +44,7 @@ OPTIONS: options.Rows = {
 }  # fmt: skip
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     from mini_engine.endpoint import app, engines
 
     caching = not args.no_prefix_caching
@@ -63,7 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         backend = engines.predicted(
             server, args.mode, args.capture_sizes, prefix_caching=caching, tokenizer=args.tokenizer
         )
-        about = options.on(argparse.Namespace(**options.told(server)))
+        about = options.on(Args(**options.told(server)))
         console.print(f"predicted, in real time: {about}; {server.itl(1, 1024, args.mode)} alone")
     else:
         backend = engines.real(
@@ -84,7 +78,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "steps": {f"{mode} {rung}": n for (mode, rung), n in steps.items()}}  # fmt: skip
 
 
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     ended = ", ".join(f"{n:,} {why}" for why, n in sorted(r.ended.items())) or "none"
     console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in "
                   f"{sum(r.steps.values()):,} steps")  # fmt: skip

@@ -19,24 +19,19 @@ finds the figures that nobody publishes from the shipped points, fits again with
 out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Columns, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.step.cards import intervals
 from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
 
 WORST = 5
+FEW = "Weights in few bits, and llama.cpp in 16: in no fit"
+SPREAD = "Experts, and several GPUs: in no fit"
 FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
     "predicted": "{0.predicted_ms:two}", "error": "{0.error:+.0%}",
@@ -83,17 +78,18 @@ OPTIONS: options.Rows = {
 }
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def run(args: Args, console: Screen) -> Found:
     from mini_engine import plots
 
-    if args.speculation and (args.fit or args.points):
-        raise ValueError("--speculation has points of its own, in no fit: leave out the other")
+    if args.speculation + args.fit + bool(args.points) > 1:
+        raise ValueError(
+            "--speculation has points of its own, --fit uses the shipped points: choose one of them"
+        )
     if args.speculation:
         return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
-    if args.fit and args.points:
-        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
-        _fit(console)
+        with console.status("fitting") as status:
+            fit.refit(status.update)
     sheets, kept = measured.Sheets.shipped(), measured.read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
@@ -103,82 +99,56 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
         hosts[by_id[word].host] = measured.host_from(by_id[word], sheets)
         points.remove(by_id[word])
-    rows = measured.rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
+    left_out_ms = None if args.points else kept["left_out_ms"]
+    rows = measured.rows_of(points, sheets, left_out_ms, hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    judged, few, spread = _judged(rows), None, None
+    judged, apart = _judged(rows), dict[str, Found | None](quantised=None, spread=None)
     pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
     plots.predicted_against_measured(rows, pictures[0])
     plots.errors_by_class(rows, judged["classes"], pictures[1])
-    if not args.points:  # steps with weights in few bits, which no fit has seen
-        quantised, _ = measured.read_points(measured.QUANTISED_POINTS, sheets)
-        few = _judged(measured.rows_of(quantised, sheets))
-        others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
-        spread = _judged(measured.rows_of(others, sheets, kept["left_out_ms"]))
+    for name, path in () if args.points else measured.IN_NO_FIT.items():
+        others, _ = measured.read_points(path, sheets)
+        apart[name] = _judged(measured.rows_of(others, sheets, left_out_ms))
     return {
-        **judged, "unknown": unknown, "quantised": few, "spread": spread,
-        "pairs": measured.pairs(rows),
+        **judged, "unknown": unknown, **apart, "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
         "inseparable": kept["inseparable"], "pictures": pictures,
     }  # fmt: skip
 
 
-def _judged(rows: list[measured.Row]) -> dict[str, Any]:
+def _judged(rows: list[measured.Row]) -> Found:
     summary = measured.summary("all", rows)
     return {"points": rows, "classes": measured.by_class(rows), "summary": summary}
 
 
-def _fit(console: Console) -> None:
-    sheets = measured.Sheets.shipped()
-    points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
-    sheets, done, of = fit.hosts_to_fit(points, sheets), count(1), len({p.source for p in points})
-    with console.status("fitting") as status:
-        found = fit.fit_points(points, sheets, fit.parameters(sheets))
-        without = fit.left_out(points, found, lambda: status.update(f"fit {next(done)} of {of}"))
-    others, _ = measured.read_points(measured.SPREAD_POINTS, sheets)
-    fit.keep(found, points, without | fit.left_out_beside(points, others, found))
-
-
-def show(r: argparse.Namespace, console: Console) -> None:
+def show(r: Args, console: Screen) -> None:
     say = console.print
     if r.speculation:
-        say(
-            table(
-                DRAFTS,
-                r.drafts,
-                title="With drafts: how many times as many tokens in the same time",
-            )
-        )
-        errors = [row.error for row in r.drafts]
-        say(f"{len(errors)} points: median error {median(map(abs, errors)):.0%}, bias "
-            f"{median(errors):+.0%}. In no fit. Sources:")  # fmt: skip
-        for source in dict.fromkeys(row.point.source for row in r.drafts):
-            say(f"  {source}")
-        return
+        say(table(DRAFTS, r.drafts, title="With drafts: how many times as many tokens a second"))
+        errors, sources = [row.error for row in r.drafts], {row.point.source for row in r.drafts}
+        error, bias = median(map(abs, errors)), median(errors)
+        say(f"{len(r.drafts)} points: median error {error:.0%}, bias {bias:+.0%}. In no fit. From:")
+        return say(*sorted(sources), sep="\n")
     for line in r.unknown:
         say(f"left out: {line}")
-    if r.all or r.quantised is None:  # points of one's own, and not the published ones
-        say(table(POINTS, r.points, title="Measured by others, predicted here: ITL in ms"))
+    each = r.all or not r.quantised  # of the points of one's own, and not of the published ones
+    for title, judged in {"By class": vars(r), FEW: r.quantised, SPREAD: r.spread}.items():
+        if judged:
+            if each:
+                say(table(POINTS, judged["points"], title="Predicted and measured ITL in ms"))
+            rows = [*judged["classes"], judged["summary"]]
+            say(table(CLASSES, rows, title=title, bold=[len(rows) - 1]))
+            inside = [row.inside for row in judged["points"] if row.inside is not None]
+            say(f"{sum(inside)} of {len(inside)} lie in their interval.")
+    if each:
         say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
     if r.all:
         say(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
         for one, other, correlation in r.inseparable:
-            told = f"{one} from {other} (correlation {correlation:+.2f})"
-            say(f"The data cannot separate {told}.")
-    classes = [*r.classes, r.summary]
-    say(table(CLASSES, classes, title="By class", bold=[len(r.classes)]))
-    for title, judged in (("Weights in few bits, and llama.cpp in 16: in no fit", r.quantised),
-                          ("Experts, and several GPUs: in no fit", r.spread)):  # fmt: skip
-        if judged is None:
-            continue
-        if r.all:
-            say(table(POINTS, judged["points"], title=title))
-        classes = judged["classes"]
-        say(table(CLASSES, [*classes, judged["summary"]], title=title, bold=[len(classes)]))
-        inside = [row.inside for row in judged["points"] if row.inside is not None]
-        say(f"{sum(inside)} of {len(inside)} lie in their interval.")
+            say(f"The data cannot separate {one} from {other} (correlation {correlation:+.2f}).")
     say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
-    if r.quantised:
+    if not each:
         worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
         say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
     say(f"Pictures: {', '.join(map(str, r.pictures))}")

@@ -1,7 +1,7 @@
 """Paged causal attention in plain PyTorch, three ways; a step is given the one that fits it.
 
-In:  the step's `StepInputs`, then for each layer q (T, heads, D) and the caches of K and V, which
-     already hold this step's tokens; scales, where they are in fp8.
+In:  the step's `StepInputs`; then for each layer q (T, heads, D), the caches of K and V, which
+     already hold this step's tokens, and their scales, if they are in fp8.
 Out: attended values (T, heads, D), one row for each token.
 
     attend = attention.begin(inputs)         # what all layers share, once a step
@@ -13,11 +13,8 @@ Out: attended values (T, heads, D), one row for each token.
 | `RaggedAttention`  | any                 | static            | yes             |
 | `HostAttention`    | any                 | of the batch      | no              |
 
-`PagedAttention` (fused.py) is the fourth: any batch, static shapes, in a Triton kernel.
-
-The static ones gather as many blocks as they are told, whatever the context: they read too much,
-and in exchange no shape depends on data. What lies beyond a context is dropped by selection, never
-by multiplying with zero: it may be anything, NaN too, and 0 × NaN is NaN.
+The static ones gather max_blocks blocks, whatever the context. What lies beyond a context is
+dropped by selection, never multiplied with zero: it may be NaN, and 0 × NaN is NaN.
 """
 
 from __future__ import annotations
@@ -40,11 +37,8 @@ class Attention(Protocol):
     """A way to attend. Kernels and graph runners bring their own."""
 
     def begin(self, inputs: StepInputs) -> Attend:
-        """Prepare a step; the result is called once a layer.
-
-        It takes q (T, heads, D); keys, values (num_blocks, block_size, kv_heads, D); scales
-        (2, kv_heads) of a cache in fp8, else None. It returns (T, heads, D).
-        """
+        """Prepare a step; the result is called once a layer, with q (T, heads, D); keys, values
+        (num_blocks, block_size, kv_heads, D); scales (2, kv_heads) of a cache in fp8, else None."""
         ...
 
 
@@ -58,20 +52,15 @@ class DecodeAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         num_tokens, num_reqs = len(inputs.input_ids), len(inputs.context_lens)
         if num_tokens != num_reqs:
-            raise ValueError(
-                f"{num_tokens} tokens of {num_reqs} requests: DecodeAttention takes one token a "
-                "request; use RaggedAttention or HostAttention"
-            )
+            raise ValueError(f"{num_tokens} tokens of {num_reqs} requests: expected one each")
         table = inputs.block_table[:, : self.max_blocks]
         return _gathering(table, inputs.context_lens, self.block_size)
 
 
 @dataclass(frozen=True)
 class RaggedAttention:
-    """Any mix of prefill chunks and decodes, so that one full graph can take a mixed batch.
-
-    Each token gathers its max_blocks blocks on its own, so it needs much memory: for small rungs.
-    """
+    """Any mix of prefill chunks and decodes, so that one full graph can take a mixed batch. Each
+    token gathers its max_blocks blocks on its own, so it needs much memory: for small rungs."""
 
     max_blocks: int
     block_size: int
@@ -88,11 +77,8 @@ class RaggedAttention:
 
 @dataclass(frozen=True)
 class HostAttention:
-    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk.
-
-    It reads only what it needs, with shapes that depend on the batch: for eager steps, and for live
-    attention between the pieces of a piecewise graph. Rows beyond the last query come out as zeros.
-    """
+    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk. Rows beyond
+    the last query come out as zeros."""
 
     query_lens: tuple[int, ...]  # (R,) of the requests in the batch, without padding
     context_lens: tuple[int, ...]  # (R,) this step's tokens included
@@ -130,10 +116,8 @@ class HostAttention:
 
 
 def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
-    """Token t sees the first seen[t] keys of the blocks table[t]. Padding sees none and gets 0.
-
-    table (T, blocks) int32, seen (T,) int32.
-    """
+    """Token t sees the first seen[t] keys of the blocks table[t]; padding sees none and gets 0.
+    table (T, blocks), seen (T,) int32."""
     num_tokens, num_blocks = table.shape
     length = num_blocks * block_size
     blocks = table.reshape(-1)

@@ -3,10 +3,9 @@ known on the device alone, so neither the launches nor their sizes may depend on
 
     grouped   the T * k pairs of a token and an expert, sorted by expert, in one product, which is
               told on the device where each expert's rows end: reads the experts that are touched
-    masked    all tokens through all experts, and weights of zero where one was not chosen: reads
-              all of them and computes E / k times as much
+    masked    all tokens through all experts, and weights of zero where one was not chosen
 
-PyTorch's grouped product runs in bf16 on sm_90 and newer; elsewhere it asks the host for the ends,
+PyTorch's grouped product runs in bf16 on sm_90 and newer. Elsewhere it asks the host for the ends,
 which no capture allows, so there the masked way runs.
 """
 

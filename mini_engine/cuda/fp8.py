@@ -1,9 +1,7 @@
 """A KV cache in fp8, in PyTorch: what the plain model does, and the kernels' references.
 
-In:  scales (2, kv_heads) float32 of a layer, first of K and then of V; None for a cache in the
-     model's own dtype. mini_engine/model/kv_fp8.py says how they come about.
-
-kernels/e4m3.py is the same inside kernels, bit for bit.
+In:  scales (2, kv_heads) float32 of a layer, first of K and then of V (model/kv_fp8.py); None for a
+     cache in the model's own dtype. kernels/e4m3.py is the same inside kernels, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,5 +31,5 @@ def widened(rows: Tensor, scales: Tensor | None, which: int) -> Tensor:
 
 def as_bytes(cache: Tensor) -> Tensor:
     """The same memory, as int8 where it is FP8: kernels convert the bytes themselves, and many ops
-    of torch move bytes but not FP8."""
+    of torch move no FP8."""
     return cache.view(torch.int8) if cache.dtype == FP8 else cache

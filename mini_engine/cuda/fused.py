@@ -1,7 +1,5 @@
 """The step in Triton kernels: nine a layer, or five.
 
-`FusedModel` is a `Model`: the same in, the same out, fewer launches between.
-
     nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
@@ -10,9 +8,8 @@ A step of up to 4 requests that all decode runs in these kernels. From 5 request
 weights are quantised: kernels/linear.py), and in prompts and mixed batches, it is always nine, with
 a library's products (cuBLAS on a GPU) between kernels of ours.
 
-With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
-and newer: kernels/launch.py). The embedding lookup, the first op of a step, is PyTorch's and waits
-as usual: the full boundary that the kernels rely on.
+With `pdl` each kernel starts while the one before it drains (kernels/launch.py). The embedding
+lookup is PyTorch's and waits as usual: the full boundary that the kernels rely on.
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ ROOM = 1024  # requests of a step, or more where the cache has blocks for more
 
 @dataclass(frozen=True)
 class PagedAttention:
-    """Prompts, chunks and decodes in one launch a layer. Shapes are those of the step, so it can be
-    captured as well as run live between pieces. Rows beyond the last query come out as zeros."""
+    """Prompts, chunks and decodes in one launch a layer, captured or between pieces. Rows beyond
+    the last query come out as zeros."""
 
     pdl: bool = False
 
@@ -106,7 +103,7 @@ class FusedModel(Model):
         return 9 if batch >= self.library_from else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
-        """Hidden states after the last layer, (T, H). Writes K and V of every token."""
+        """As in `Model`."""
         rows = len(inputs.input_ids)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
         if not isinstance(attention, DecodeAttention):
@@ -143,7 +140,7 @@ class FusedModel(Model):
     def next_step(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """`head` and `advance`, which its last kernel does. Logits (R, V) and tokens (R,) int32."""
+        """`head` and `advance`, which its last kernel does."""
         if len(hidden) != len(inputs.last_rows) or not picks(sample):
             return super().next_step(hidden, inputs, sample)
         logits, values, indices = self._partials(hidden, inputs.context_lens, sample)

@@ -1,8 +1,7 @@
 """A checkpoint folder or a hub id, prompts and a mode: text, in PyTorch.
 
-On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Where
-something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
-line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and emulated graphs. Where something is missing
+(a GPU, bf16, Triton, memory), the nearest thing that works is done, and one line says so.
 """
 
 from __future__ import annotations
@@ -30,21 +29,10 @@ from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_roo
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
+from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine, Proposer
-from mini_engine.engine.generation import (
-    PLAIN,
-    OnToken,
-    Speculation,
-    Tell,
-    check_draft,
-    limits_for,
-    mode_of,
-    requests_for,
-    run_all,
-    sizes_for,
-    with_blocks_for,
-)
+from mini_engine.engine.generation import PLAIN, OnToken, Speculation, Tell
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.speculation import DraftModel, Ngram
@@ -98,14 +86,13 @@ def generate(
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
-    """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
-    the first prompt's; `requests_for` says what the seeds of the others are. `tell` is given a line
-    for each thing that this machine has less of than was asked for. kernels: of a layer, 0 for the
-    plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8" or "int4".
+    """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
+    given a line for each thing that this machine has less of than was asked for. kernels: of a
+    layer, 0 for the plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8"
+    or "int4".
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, for a draft model that does not fit the other, and for a model that
-    does not fit the memory.
+    too long for the context, and for a draft model or a memory that does not fit.
     """
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
@@ -121,9 +108,9 @@ def generate(
         "speculation": speculation,
     }  # fmt: skip
     mine = shard_of(config, ranks, asked)
-    limits = limits_for(config, len(prompts), speculation)
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
-    limits = with_blocks_for(limits, requests)
+    limits = generation.limits_for(config, len(prompts), speculation)
+    requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
+    limits = generation.with_blocks_for(limits, requests)
     limits = limits_that_fit(mine, limits, backend, dtype, tell, kv_dtype, quant)
     if ranks:  # they schedule alike, and so with as many blocks
         limits = replace(limits, num_blocks=min(ranks.told(limits.num_blocks)))
@@ -136,7 +123,7 @@ def generate(
 
     def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
         """A runner of this model, with its graphs captured."""
-        sizes = sizes_for(mode, limits, capture_sizes, tell)
+        sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
         runner = runner_of(
             weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
@@ -154,7 +141,7 @@ def generate(
     if speculation.draft_model:
         draft_folder = resolve_model(speculation.draft_model)
         draft = ModelConfig.from_folder(draft_folder)
-        check_draft(config, draft, requests)
+        generation.check_draft(config, draft, requests)
         draft_weights = load_weights(draft, draft_folder, backend.device, dtype, quant)
         drafting, _ = captured(draft_weights, replace(limits, num_speculative_tokens=0))
         proposer = DraftModel(drafting, drafting.dispatcher)
@@ -164,11 +151,11 @@ def generate(
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
     engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
-    completions = run_all(engine, requests, on_token)
+    completions = generation.run_all(engine, requests, on_token)
     return Generation(
         config.name,
         str(backend.device),
-        mode_of(runner.dispatcher),
+        generation.mode_of(runner.dispatcher),
         kernels_of(runner.model, mode, drafts=proposer is not None),
         runner.model.pdl,
         steps_per_replay,
@@ -188,7 +175,7 @@ def open_engine(
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     weights = load_weights(config, folder, backend.device, dtype)
     runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)
@@ -201,8 +188,8 @@ def open_engine(
 
 
 def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, object]) -> ModelConfig:
-    """What this process computes of the model. Raises ValueError, on the first rank for all, where
-    they were asked for different things, or cannot share the model."""
+    """What this process computes of the model. Raises ValueError, on the first rank for all, for
+    ranks that were asked for different things, and for a model that cannot be shared."""
     if ranks is None:
         return config
 
@@ -222,11 +209,8 @@ def nearest_backend(tell: Tell) -> GraphBackend:
 
 
 def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
-    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
-
-    Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
-    (QwenLM/Qwen3 issues 670 and 761). Float32 is right, at twice the bytes.
-    """
+    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16. Not
+    float16: models trained in bf16 may overflow it (QwenLM/Qwen3 issues 670 and 761)."""
     if backend.emulated:
         return torch.float32
     if reason := why_no_bf16(backend):
@@ -285,11 +269,8 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
 
 
 def kernels_of(model: Model, mode: str, *, drafts: bool = False) -> Kernels:
-    """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it.
-
-    Pieces are cut at attention, in the middle of a fused kernel, and a decode with drafts runs as a
-    prompt does: there the kernels are nine.
-    """
+    """Kernels a layer in a decode step of one request; 0 for plain PyTorch. Pieces are cut at
+    attention, inside a fused kernel, and a decode with drafts runs as a prompt does: both nine."""
     pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
     return 9 if model.kernels_per_layer and (pieces or drafts) else model.kernels_per_layer
 
@@ -318,8 +299,8 @@ def limits_that_fit(
     kv_dtype: str = "auto",
     quant: str | None = None,
 ) -> SchedulerLimits:
-    """`limits` with as many KV blocks as fit beside the weights; a line where that is fewer than
-    asked for. Raises ValueError when the weights or the smallest cache do not fit."""
+    """`limits` with as many KV blocks as fit beside the weights, and a line where these are fewer.
+    Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
     quant = "int4" if config.quantization else quant
     if reason := no_room(config, backend, stored, quant=quant):
@@ -331,10 +312,7 @@ def limits_that_fit(
     if blocks >= limits.num_blocks:
         return limits
     if blocks < 2:
-        raise ValueError(
-            f"{config.name} takes {weights:,} bytes of the {free:,} that are free and leaves no "
-            "room for a KV cache: use a smaller model"
-        )
+        raise ValueError(f"{config.name} takes {weights:,} of {free:,} bytes: no room for a cache")
     tell(
         f"KV cache of {blocks - 1:,} blocks of {limits.block_size} tokens, "
         f"{limits.num_blocks - 1:,} were wanted: {free:,} bytes are free, {weights:,} of them go "

@@ -1,17 +1,16 @@
 """What the sampling kernels compute, in PyTorch: the plain model runs this, with no Triton at all.
 
 In:  logits (R, V); of each row a temperature, filters, a seed, and the number of its tokens so far.
-Out: noise, and the cutoff below which no logit is drawn.
+Out: noise, and the cutoff below which no logit is drawn: min-p, top-k and top-p each keep the
+     tokens from some logit on.
 
 **The noise** is a hash of (seed, tokens so far, token id): a counter-based generator (Salmon et al.
 2011, "Parallel random numbers: as easy as 1, 2, 3") has no state that a graph could bake in or a
 preemption could lose. Its counter is `context_lens`, a tensor that each step moves on.
 
-**The Gumbel-max trick**: the largest of logit + temperature · noise is a draw from
-softmax(logit / temperature), if the noise is standard Gumbel (Maddison et al. 2014, arXiv
-1411.0030, section 2). So a draw is an argmax, and temperature 0 is greedy.
-
-**A filter is a cutoff**: min-p, top-k and top-p each keep the tokens from some logit on.
+**The Gumbel-max trick**: the largest of logit + temperature · noise is a draw from softmax(logit /
+temperature), if the noise is standard Gumbel (Maddison et al. 2014, arXiv 1411.0030, section 2). So
+a draw is an argmax, and temperature 0 is greedy.
 """
 
 from __future__ import annotations
@@ -34,22 +33,17 @@ def mixed(words: Tensor) -> Tensor:
 
 
 def noise_words(seeds: Tensor, context_lens: Tensor, vocab_size: int) -> Tensor:
-    """(R, V) words of 32 bits. seeds (R,) int32, read as unsigned; context_lens (R,).
-
-    0 is mixed into 0, so seed 0 makes its rows of context_lens alone. They are mixed twice, for
-    mixed once like token ids, they would be equal to one: a word of 0, the largest noise.
-    """
+    """(R, V) words of 32 bits. seeds (R,) int32, read as unsigned; context_lens (R,). Rows are
+    mixed twice: mixed once, a row could equal a token, whose word were 0, the largest noise."""
     tokens = mixed(torch.arange(vocab_size, device=seeds.device))
     rows = mixed(mixed(mixed(seeds.long() & WORD) ^ context_lens.long()))
     return mixed(rows[:, None] ^ tokens)
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64.
-
-    -log(E) with E exponential. E is made as -log(1 - u), which is fine-grained near 0: so the
-    largest noise, which decides, varies in 32 bits and not in the 24 of a float near 1.
-    """
+    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64: -log(E), E = -log(1
+    - u) exponential. E is fine-grained near 0, so the largest noise, which decides, varies in 32
+    bits."""
     uniform = (words.float() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform.clamp(max=LARGEST)))
 
@@ -57,11 +51,8 @@ def gumbel(words: Tensor) -> Tensor:
 def cutoffs_reference(
     logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, log_min_ps: Tensor
 ) -> Tensor:
-    """The smallest logit of each row that may be drawn, (R,) float32.
-
-    logits (R, V); the rest (R,): `log_min_ps` is the logarithm of min_p, -inf for none. A row of
-    temperature 0 has no filters.
-    """
+    """The smallest logit of each row that may be drawn, (R,) float32. logits (R, V); the rest (R,):
+    `log_min_ps` is the logarithm of min_p, -inf for none. A row of temperature 0 has no filters."""
     ordered = logits.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     ordered = ordered.sort(dim=-1, descending=True).values
     vocab = ordered.shape[1]

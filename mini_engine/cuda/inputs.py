@@ -3,8 +3,8 @@
 In:  a `ScheduledBatch` and the size it is padded to.
 Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
 
-All arrays share one flat buffer, on the device and in pinned memory on the host. The block table
-comes last, so one copy of the front of the buffer fills a step of any size.
+All arrays share one flat buffer, on the device and in pinned memory. The block table comes last, so
+one copy of the buffer's front fills a step of any size.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ class StaticInputs:
         a size that they cannot hold."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
-            raise ValueError(
-                f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
-                f"{self.max_tokens} tokens of 1 to {most} requests; make larger ones"
-            )
+            raise ValueError(f"{num_tokens} tokens of {num_reqs} requests do not fit the buffers")
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in self._whole}
         rows["last_rows"] *= self.limits.decode_query_len
         return StepInputs(**{name: whole[: rows[name]] for name, whole in self._whole.items()})
@@ -78,14 +75,10 @@ class StaticInputs:
 
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
         """Put the batch into the buffers, padded with zeros to this size; returns their view. The
-        copy is queued on the current stream; the host does not wait for it. ValueError when the
-        batch is larger than the size, or the size larger than the buffers."""
+        copy is queued; the host does not wait for it. ValueError for a batch that is larger."""
         step = self.view(num_tokens, num_reqs)
         if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
-            raise ValueError(
-                f"a batch of {batch.num_tokens} tokens of {batch.num_reqs} requests does not fit a "
-                f"step of {num_tokens} of {num_reqs}: choose a larger rung"
-            )
+            raise ValueError(f"{batch.num_tokens} tokens of {batch.num_reqs} do not fit the size")
         if self._copied:
             self._copied.synchronize()  # the copy before this one may still be reading
         self._write(step_arrays(batch, self.limits), step)

@@ -1,17 +1,15 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family, dense or with Qwen3's experts, in plain PyTorch:
 the reference of every variant.
 
-In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
-     `Attention` that fits the step.
+In:  `StepInputs` on the device, and the `Attention` that fits the step.
 Out: hidden states, then logits and one sampled token for each request.
 
     hidden = model.body(inputs, attention)             # embed, layers                 (T, H)
     logits, tokens = model.head(hidden, inputs)        # final norm, greedy            (R, V), (R,)
     model.advance(inputs, tokens)                      # feed them back, on the device
 
-Nothing here waits for the device, and no shape depends on its data. So with a static attention all
-of it can be captured, even k decode steps in one graph (`decode`). Norms, RoPE and softmax compute
-in float32 and round to the weights' dtype; matrices multiply in that dtype.
+Nothing here waits for the device, and no shape depends on its data: with a static attention all of
+it can be captured. Norms, RoPE and softmax compute in float32 and round to the weights' dtype.
 Shapes: T tokens, R requests, H hidden, D head_dim, V vocabulary.
 """
 
@@ -39,11 +37,8 @@ from mini_engine.model.kv_fp8 import measured_tokens, scale_for
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D).
-
-    With scales, (2, kv_heads) float32 a layer, first of K and then of V, it is in fp8: what is
-    stored is the number over the scale of its head (fp8.py).
-    """
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D). With scales, (2,
+    kv_heads) float32 a layer, first of K and then of V, it is in fp8 (fp8.py)."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -58,8 +53,7 @@ class KVCache:
         dtype: torch.dtype,
         scales: tuple[Tensor, ...] = (),
     ) -> KVCache:
-        """Zeros; block 0 is the null block, where padded rows write. With scales, from
-        `measured_scales`, in fp8 in place of dtype."""
+        """Zeros; block 0 is the null block, where padded rows write. With scales it is in fp8."""
         dtype = FP8 if scales else dtype
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         keys, values = (
@@ -221,7 +215,7 @@ class Model:
 
 def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
     """The scales of a cache in fp8, (2, kv_heads) float32 for each layer: measured by one prefill
-    of the tokens that `model/kv_fp8.py` names, in a cache of its own. Graphs may hold them."""
+    of the tokens that `model/kv_fp8.py` names, in a cache of its own."""
     config, table = weights.config, weights.embed
     chosen = measured_tokens(config.vocab_size, config.max_position_embeddings)
     tokens = torch.tensor(chosen, dtype=torch.int32, device=table.device)
@@ -242,8 +236,8 @@ def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) × weight over the last axis (Zhang & Sennrich, arXiv 1910.07467).
-    Computed in float32 and rounded before the weight comes in, as transformers does."""
+    """x / sqrt(mean(x²) + eps) × weight over the last axis (Zhang & Sennrich, arXiv 1910.07467), in
+    float32 and rounded before the weight comes in, as transformers does."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale).to(x.dtype) * weight

@@ -1,13 +1,11 @@
-"""AWQ and GPTQ checkpoints, unpacked into our own layout.
+"""AWQ and GPTQ checkpoints, unpacked into our own layout: the codes are theirs, none is rounded.
 
-In:  the stored tensors of one or more matrices, whose rows are stacked (`model/quantization.py` has
-     their names and shapes).
-Out: a `QuantizedMatrix` of 4 bits, on the device; the codes are theirs, none is rounded again.
+In:  the stored tensors of one or more matrices (names, shapes: `model/quantization.py`).
+Out: a `QuantizedMatrix` of 4 bits, on the device.
 
 An int32 holds eight codes. GPTQ packs eight neighbouring inputs, the lowest bits first, and AWQ
 eight outputs in the order 0, 2, 4, 6, 1, 3, 5, 7. Zeros are packed along the outputs, in the same
-order each. GPTQ's first format stores zero - 1, which GPTQModel mends as we do, by a sum over the
-whole word (`convert_gptq_v1_to_v2_format`).
+order each. GPTQ's first format stores zero - 1, added here over the whole word.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ def quantized_rows(
     device: torch.device,
     names: Sequence[str],
 ) -> QuantizedMatrix:
-    """The matrices of these names ("….weight"), row under row. Where all their zeros are 8, they
-    are left out. Raises ValueError for inputs that are not in order (act-order)."""
+    """The matrices of these names ("….weight"), row under row; zeros that are all 8 are left out.
+    Raises ValueError for inputs that are not in order (act-order)."""
     parts = [_unpacked(kind, tensors, name.removesuffix("weight"), device) for name in names]
     codes, scales, zeros = (torch.cat(some) for some in zip(*parts, strict=True))
     symmetric = bool((zeros == SYMMETRIC).all())
@@ -78,7 +76,4 @@ def _check_order(
     groups = tensors.get(f"{base}g_idx")
     size = width if kind.group_size < 0 else kind.group_size
     if groups is not None and not torch.equal(groups.cpu(), torch.arange(width).int() // size):
-        raise ValueError(
-            f"{base}g_idx is not in order: quantised with desc_act (act-order), whose scattered "
-            "groups are not read; use a checkpoint with desc_act false, or the unquantised one"
-        )
+        raise ValueError(f"{base}g_idx is not in order: desc_act (act-order) is not read")

@@ -1,20 +1,17 @@
 """A weight of 8 or 4 bits a number, as kernels/gemv_quantized.py reads it.
 
-    quantize(matrix, bits, symmetric)  ->  QuantizedMatrix          load time: from a plain weight
-    quantized(codes, scales, zeros)    ->  QuantizedMatrix          from another format's numbers
-    dequantized(matrix)                ->  (N, K) float32           the reference
-
-    weight[n, k] = (code[n, k] - zero) · scale
+    quantize(matrix, bits)           ->  QuantizedMatrix      load time: from a plain weight
+    quantized(codes, scales, zeros)  ->  QuantizedMatrix      from another format's numbers
+    dequantized(matrix)              ->  (N, K) float32       (code - zero) · scale: the reference
 
 int8: a float32 scale a row, zero 128. int4: a float16 scale for each 128 columns of a row; zero 8
-(symmetric), or one of 4 bits beside each scale (asymmetric). Words are made so that a thread gets
-16 bytes of a row in a load and unpacks them without a shuffle: a *segment* is 16 words of int32,
-code i of word w is the one of column
+(symmetric), or one of 4 bits beside each scale. A thread gets 16 bytes of a row in a load and
+unpacks them without a shuffle: a *segment* is 16 words of int32, code i of word w is of column
 
     segment · 16 · PER + i · 16 + w          PER: codes of a word, 8 (int4) or 4 (int8)
 
-so that the codes of one place of neighbouring words belong to neighbouring columns, and x is read
-as it lies. A segment of int4 is a group. Beyond K a segment is filled up with zeros.
+so codes of one place of neighbouring words belong to neighbouring columns, and x is read as it
+lies. A segment of int4 is a group. Beyond K a segment is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -52,17 +49,14 @@ class QuantizedMatrix:
 Matrix = Tensor | QuantizedMatrix  # of a layer
 
 
-def quantize(matrix: Tensor, bits: int, *, symmetric: bool = False) -> QuantizedMatrix:
-    """Round each number to the nearest code. `symmetric` is for int4; int8 always is.
-
-    int8: scale = max|row| / 127. int4: max|group| / 7.5, or (max - min) / 15 of the group and zero,
-    so that 0 stays 0. An error is at most half a scale, a whole one where a zero was rounded.
-    """
+def quantize(matrix: Tensor, bits: int) -> QuantizedMatrix:
+    """Round each number to the nearest code. int8: scale = max|row| / 127. int4: scale = (max -
+    min) / 15 of a group, and a zero, so that 0 stays 0. An error is at most half a scale, a whole
+    one where a zero was rounded."""
     slabs = torch.split(matrix, max(1, SLAB // matrix.shape[1]))
-    parts = [_quantize_8(slab) if bits == 8 else _quantize_4(slab, symmetric) for slab in slabs]
+    parts = [_quantize_8(slab) if bits == 8 else _quantize_4(slab) for slab in slabs]
     packed, scales, zeros = (torch.cat([part[i] for part in parts]) for i in range(3))
-    fixed = bits == 8 or symmetric
-    return QuantizedMatrix(packed, scales, None if fixed else zeros, bits, matrix.shape[1])
+    return QuantizedMatrix(packed, scales, None if bits == 8 else zeros, bits, matrix.shape[1])
 
 
 def quantized(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> QuantizedMatrix:
@@ -88,9 +82,6 @@ def dequantized(matrix: QuantizedMatrix) -> Tensor:
     return numbers.view(rows, -1)[:, :width].contiguous()
 
 
-# ---------------------------------------------------------------- parts
-
-
 def _quantize_8(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     wide = rows.float()
     scale = wide.abs().amax(1) / 127
@@ -98,12 +89,12 @@ def _quantize_8(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _pack(codes.to(torch.uint8), 8), scale, scale  # zeros: all 128, so nobody reads them
 
 
-def _quantize_4(rows: Tensor, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _quantize_4(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     groups = _in_groups(rows.float(), GROUP)  # zeros beyond K change no scale
     low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
-    scale = (torch.maximum(-low, high) / 7.5 if symmetric else (high - low) / 15).half()
+    scale = ((high - low) / 15).half()
     divisor = _divisor(scale.float())
-    zero = torch.full_like(divisor, 8) if symmetric else (-low / divisor).round().clamp(0, 15)
+    zero = (-low / divisor).round().clamp(0, 15)
     codes = ((groups / divisor[..., None]).round() + zero[..., None]).clamp(0, 15)
     packed = _pack(codes.flatten(1).to(torch.uint8), 4)
     return packed, scale, _pack_zeros(zero.to(torch.uint8))

@@ -2,13 +2,12 @@
 
     torchrun --nproc-per-node 2 -m mini_engine generate --backend cuda --mode FULL
 
-Every rank runs the same engine on the same requests: what they schedule depends on nothing but the
-tokens, and these are the same everywhere, since a sum of all ranks has the same bits on each. Sums
-of NCCL are kernels, and a graph holds them. Those of gloo, on CPUs, are calls of the host: there a
-capture ends its graph, and a replay makes the call between two pieces.
+Every rank runs the same engine on the same requests, and schedules alike: a sum of all ranks has
+the same bits on each. Sums of NCCL are kernels, and a graph holds them. Those of gloo, on CPUs, are
+calls of the host: a capture ends its graph there.
 
-What goes wrong before the first step is said once, by the first rank, for all; a rank that is gone
-is missed by the others at their next sum, or after `PATIENCE`.
+What goes wrong before the first step is said once, by the first rank; a rank that is gone is missed
+by the others at their next sum, or after `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Ranks:
         return every.transpose(0, 1).reshape(len(x), -1)
 
     def part(self, whole: Tensor, shape: torch.Size) -> Tensor:
-        """This rank's part of a tensor: one of this shape. What several ranks share (a KV head) has
-        fewer parts than there are ranks."""
+        """This rank's part of a tensor: one of this shape. A KV head that ranks share has fewer
+        parts than there are ranks."""
         for dim, (all_of_it, mine) in enumerate(zip(whole.shape, shape, strict=True)):
             start = self.rank * all_of_it // self.count // mine * mine
             whole = whole.narrow(dim, start if mine < all_of_it else 0, mine)
@@ -88,10 +87,7 @@ class Ranks:
         for rank, theirs in enumerate(self.told({name: repr(x) for name, x in mine.items()})):
             for name, said in theirs.items():
                 if said != repr(mine[name]):
-                    raise ValueError(
-                        f"rank {rank} has another {name} than rank {self.rank}: {said:.60} and "
-                        f"{mine[name]!r:.60}; all ranks must be started alike"
-                    )
+                    raise ValueError(f"rank {rank}: {name} {said:.60}, unlike on rank {self.rank}")
 
     def _live(self, x: Tensor, call: Callable[[], object]) -> Tensor:
         if Pieces.recording is None or self.in_graphs:
@@ -113,9 +109,8 @@ class Ranks:
 
 @cache
 def joined() -> Ranks | None:
-    """This process among those that torchrun started; None for a process by itself. Of all ranks
-    only the first prints its text. Raises ValueError for more ranks than GPUs, ConnectionError
-    where the others do not come."""
+    """This process among those that torchrun started; None for a process by itself. Raises
+    ValueError for more ranks than GPUs, ConnectionError where the others do not come."""
     count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     if count == 1:
         return None

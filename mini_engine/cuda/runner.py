@@ -2,16 +2,15 @@
 
 In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
 
-The dispatcher chooses one of three ways to run a batch: NONE runs every op from Python, unpadded;
-FULL replays one graph of body and head; PIECEWISE replays the pieces of the body with live
-attention between them, then runs the head.
+The dispatcher chooses how a batch runs: NONE runs every op from Python, unpadded; FULL replays one
+graph of body and head; PIECEWISE replays the pieces of the body with live attention between them,
+then runs the head.
 
-A batch of decodes runs in the kernels of a `FusedModel`: in NONE from Python, in FULL from graphs
-for decodes alone, of one step and of `limits.steps_per_replay`. A prompt of which one token is left
-is no decode: another request may fill the block before it in this very step (rule 2 of
-engine/prefix_cache.py), and where a kernel stores K and V and attends, no row may read what another
-one writes. So it is with a decode and its drafts: those, and all decodes where the limits have room
-for drafts, run as prompts do, in FULL from a graph of as many requests as the rung has room for.
+A batch of decodes runs in the decode kernels of a `FusedModel`, in FULL from graphs for decodes
+alone, of one step and of `limits.steps_per_replay`. A prompt of which one token is left is no
+decode: another request may fill the block before it in this very step (rule 2 of
+engine/prefix_cache.py), and a kernel that stores K and V and attends may read no row that another
+one writes. The same holds for a decode and its drafts: these run as prompts do.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class TorchRunner:
         sampling: bool = False,
     ) -> None:
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
-        request is drawn as its `SamplingParams` say; without, all are greedy, and graphs hold
-        nothing but an argmax."""
+        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
         self.width = limits.decode_query_len  # rows that are sampled, of each request
@@ -131,8 +129,7 @@ class TorchRunner:
     def capture(self) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first. A rung
         that finds no memory is dropped, in the dispatcher too; one that another graph can serve is
-        only reported. After an error or an interrupt no graph is left, and the dispatcher says
-        NONE."""
+        only reported. After an error no graph is left."""
         report = CaptureReport()
         self.dispatcher.graphs_captured = False
         serving = self.full if self._decodes_alone else self.mixed
@@ -168,8 +165,7 @@ class TorchRunner:
         return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _mixed_forward(self, rung: int) -> Tensor:
-        """A step of any mix of prompts and decodes, or of decodes with drafts: an attention whose
-        shapes are fixed runs it."""
+        """A step of any mix of prompts and decodes, or of decodes with drafts."""
         attention = self.model.captured_attention(max_blocks(self.limits))
         return self._tokens(self.inputs.view(rung, self._reqs[rung]), attention)
 

@@ -1,11 +1,8 @@
 """From logits to tokens on the device: no host, no generator, the same inside a graph and outside.
 
 In:  logits (R, V), and the number of tokens that each request has so far (R,).
-Out: tokens (R,) int32.
-
-`SeededSampler` draws by the arithmetic of `mini_engine/cuda/gumbel.py`: the draw depends on the
-logits, the request's `SamplingParams` and the number of its tokens. So a request gets the same text
-in any batch and mode, with any number of steps a replay, and again after a preemption.
+Out: tokens (R,) int32. A draw (gumbel.py) depends on the logits, the request's `SamplingParams` and
+     the number of its tokens: on no batch, no mode, no preemption.
 """
 
 from __future__ import annotations
@@ -40,10 +37,8 @@ class SeededSampler:
         self.set_rows([])
 
     def set_rows(self, params: Sequence[SamplingParams]) -> None:
-        """Set the first rows, and the rows after them to greedy; call it before each step.
-
-        A batch of the same requests as before costs nothing: counters stand in `context_lens`.
-        """
+        """Set the first rows, and the rows after them to greedy, before a step. A batch of the same
+        requests as before costs nothing."""
         rows = [*params, *[GREEDY] * (self._buffer.shape[1] - len(params))]
         if rows == self._rows:
             return

@@ -3,13 +3,10 @@
 In:  a cache, how many blocks host memory has room for, and batches with `swap_out` and `swap_in`
      (`engine/swap.py`). Out: the same contents in other blocks, before the step runs.
 
-A block of the cache is one row in each of 2 x layers tensors, 32 KiB each for Qwen3-0.6B: too small
-to use the link well. So the rows of a block are gathered side by side on the card first, and a
-block passes the link in one copy. K and V are moved as bytes, whatever their dtype.
-
-All of it is on a stream of its own, which first waits for the steps that wrote the blocks. Then the
-compute stream waits for the copies: a step may write into the blocks that they freed, and reads
-those that they filled. The host waits for nothing.
+A block is one row in each of 2 x layers tensors, 32 KiB each for Qwen3-0.6B: too small to use the
+link well. So its rows are gathered on the card first, as bytes, and pass the link in one copy.
+Copies are on a stream of their own, which waits for the steps that wrote the blocks; then the
+compute stream waits for it. The host waits for nothing.
 """
 
 from __future__ import annotations

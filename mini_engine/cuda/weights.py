@@ -3,9 +3,9 @@
 In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
-Every merged matrix is allocated once, and each stored tensor is copied straight to its rows. With
-`quant` ("int8", "int4") the matrices of the layers are quantised, each as soon as it is whole;
-embedding and head stay plain. AWQ and GPTQ are quantised already (quantized_checkpoint.py).
+Each stored tensor is copied straight to its rows of a merged matrix. With `quant` ("int8", "int4")
+the matrices of the layers are quantised, each as soon as it is whole; embedding and head stay
+plain.
 """
 
 from __future__ import annotations
@@ -23,17 +23,8 @@ from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.quantized_checkpoint import quantized_rows
 from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, quantize
 from mini_engine.cuda.ranks import Ranks
-from mini_engine.model.checkpoint import (
-    EMBED,
-    FINAL_NORM,
-    LM_HEAD,
-    StoredTensor,
-    check_numbers,
-    layer_parts,
-    random_law,
-    stored_tensors,
-    tensor_shapes,
-)
+from mini_engine.model import checkpoint
+from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.storage import stored_as
 
@@ -94,13 +85,13 @@ def load_weights(
     ranks: Ranks | None = None,
 ) -> Weights:
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
-    `checkpoint.stored_tensors` does, for numbers as `checkpoint.check_numbers` does, and for
-    `quant` where the checkpoint is quantised already."""
-    stored = stored_tensors(config, folder)
+    `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` where the checkpoint is
+    quantised already."""
+    stored = checkpoint.stored_tensors(config, folder)
 
     def checked(name: str, numbers: Tensor) -> None:
         least, most = torch.aminmax(numbers)
-        check_numbers(stored[name], float(least), float(most))
+        checkpoint.check_numbers(stored[name], float(least), float(most))
 
     def fill(name: str, rows: Tensor) -> None:
         whole = as_tensor(stored[name])
@@ -116,9 +107,7 @@ def load_weights(
     if kind is None:
         return _assemble(config, device, dtype, fill, quant)
     if quant:
-        raise ValueError(
-            f"{folder}: {kind.quant_method} of 4 bits already: leave out --quant {quant}"
-        )
+        raise ValueError(f"{folder}: {kind.quant_method} already: leave out --quant {quant}")
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
     for name, tensor in tensors.items():
         if name.endswith(".scales"):  # a NaN in one makes every token NaN
@@ -130,13 +119,13 @@ def load_weights(
 def random_weights(
     config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Weights:
-    """Weights of the model's true size, for benchmarks without a download: hidden states and logits
-    stay near 1 at any width. One seed gives the same weights on the same kind of device."""
+    """Weights of the model's true size, for benchmarks without a download. One seed gives the same
+    weights on the same kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
-    shapes = tensor_shapes(config)
+    shapes = checkpoint.tensor_shapes(config)
 
     def fill(name: str, rows: Tensor) -> None:
-        mean, deviation = random_law(name, shapes[name])
+        mean, deviation = checkpoint.random_law(name, shapes[name])
         rows.normal_(mean, deviation, generator=generator)
 
     return _assemble(config, device, dtype, fill)
@@ -144,7 +133,7 @@ def random_weights(
 
 def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
-    is quantised: beside them stands that matrix, plain."""
+    is quantised and stands beside them, plain."""
     if quant is None:
         return stored_as(config, stored).held
     plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
@@ -158,8 +147,8 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
 def no_room(
     config: ModelConfig, backend: GraphBackend, *stored: str, quant: str | None = None
 ) -> str | None:
-    """Why the weights, once in each of these dtypes ("bf16", "fp32"), do not fit into what is free:
-    one line that names a shape that would; None where they fit."""
+    """Why the weights, once in each of these dtypes, do not fit into what is free: one line that
+    names a shape that would; None where they fit."""
 
     def needed(shape: ModelConfig) -> int:
         return sum(loaded_bytes(shape, dtype, quant) for dtype in stored)
@@ -182,8 +171,6 @@ TORCH_DTYPES = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32,
 }  # fmt: skip
 
-# ---------------------------------------------------------------- parts
-
 
 def _assemble(
     config: ModelConfig,
@@ -194,7 +181,7 @@ def _assemble(
     matrix: Callable[[Sequence[str]], QuantizedMatrix] | None = None,
 ) -> Weights:
     """`matrix` reads those matrices of these names that are stored quantised."""
-    shapes = tensor_shapes(config)
+    shapes = checkpoint.tensor_shapes(config)
 
     def stack(*names: str) -> Tensor:
         """The named tensors, row under row."""
@@ -210,17 +197,17 @@ def _assemble(
         return matrix(names) if matrix else _stored_as(quant, stack(*names))
 
     def layer(index: int) -> LayerWeights:
-        parts = layer_parts(config, index).items()
+        parts = checkpoint.layer_parts(config, index).items()
         fields: dict[str, Any] = {field: read(field, list(names)) for field, names in parts}
         return LayerWeights(**fields)
 
-    embed = stack(EMBED)
+    embed = stack(checkpoint.EMBED)
     return Weights(
         config=config,
         embed=embed,
         layers=tuple(layer(i) for i in range(config.num_layers)),
-        final_norm=stack(FINAL_NORM),
-        lm_head=embed if config.tie_word_embeddings else stack(LM_HEAD),
+        final_norm=stack(checkpoint.FINAL_NORM),
+        lm_head=embed if config.tie_word_embeddings else stack(checkpoint.LM_HEAD),
     )
 
 

@@ -66,10 +66,7 @@ def default_capture_sizes(
         ceiling = min(2 * max_num_seqs * query_len, hardware_ceiling)
     top = min(ceiling, max_num_batched_tokens)
     if top < 1:
-        raise ValueError(
-            f"largest capture size {top} (ceiling {ceiling}, max_num_batched_tokens "
-            f"{max_num_batched_tokens}): give 1 or more, or mode NONE"
-        )
+        raise ValueError(f"largest capture size {top}: give 1 or more, or mode NONE")
 
     if capture_sizes is not None:
         return _given_sizes(capture_sizes, max_num_batched_tokens, max_capture_size)
@@ -116,7 +113,6 @@ def _given_sizes(sizes: Sequence[int], max_tokens: int, max_capture_size: int | 
     largest = kept[-1] if kept else 0
     if max_capture_size not in (None, largest):
         raise ValueError(
-            f"max_capture_size {max_capture_size} but the largest of capture_sizes is {largest}: "
-            "make them equal, or give only one of the two"
+            f"max_capture_size {max_capture_size} but the largest of capture_sizes is {largest}"
         )
     return kept

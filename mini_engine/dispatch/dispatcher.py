@@ -70,8 +70,7 @@ class GraphDispatcher:
         self.graphs_captured = True
         if max_num_seqs < 1 or decode_query_len < 1:
             raise ValueError(
-                f"max_num_seqs {max_num_seqs} and decode_query_len {decode_query_len}: "
-                "both must be 1 or more"
+                f"max_num_seqs {max_num_seqs}, decode_query_len {decode_query_len}: give 1 or more"
             )
         if self.sizes:
             CaptureLadder(self.sizes)  # raises for a size below 1 or given twice

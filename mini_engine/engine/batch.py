@@ -51,22 +51,15 @@ class SchedulerLimits:
         if self.num_speculative_tokens < 0:
             raise ValueError(f"num_speculative_tokens is {self.num_speculative_tokens}: give 0 up")
         if self.num_speculative_tokens and self.steps_per_replay > 1:
-            raise ValueError(
-                f"num_speculative_tokens is {self.num_speculative_tokens} and steps_per_replay "
-                f"{self.steps_per_replay}: drafts are checked by the host after every step, so "
-                "leave one of them at its default"
-            )
+            raise ValueError("num_speculative_tokens and steps_per_replay: choose one of the two")
         if self.preemption not in PREEMPTIONS:
-            raise ValueError(
-                f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
-            )
+            raise ValueError(f"preemption {self.preemption!r}: use one of {', '.join(PREEMPTIONS)}")
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:
+            sizes = f"{self.max_num_batched_tokens} for max_num_seqs {self.max_num_seqs}"
             raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
-                f"{self.max_num_seqs}: a step must hold a token of every running request, so give "
-                "it at least as many tokens as requests"
+                f"max_num_batched_tokens {sizes}: a step holds a token of each request"
             )
 
     @property

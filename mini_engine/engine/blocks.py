@@ -88,10 +88,7 @@ class BlockPool:
         Raises ValueError if it holds none.
         """
         if request_id not in self._tables:
-            raise ValueError(
-                f"request {request_id!r} holds no blocks: it was freed before, "
-                "or its blocks come from another pool"
-            )
+            raise ValueError(f"request {request_id!r} holds no blocks of this pool")
         self._free.extend(self._tables.pop(request_id))
 
     def forget(self, request_id: str) -> None:

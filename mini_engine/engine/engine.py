@@ -115,19 +115,13 @@ class Engine:
         for limits that have room for drafts with nobody to propose them.
         """
         if limits.num_speculative_tokens and proposer is None:
-            raise ValueError(
-                f"num_speculative_tokens is {limits.num_speculative_tokens}, and nothing proposes "
-                "them: give the engine a proposer (speculation.Ngram or DraftModel)"
-            )
+            raise ValueError("num_speculative_tokens is set, and nothing proposes them")
         self.proposer = proposer
         self.runner = runner
         self.scheduler = scheduler_for(limits, saves_us)
         self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
         if limits.steps_per_replay > 1 and self._steps_of is None:
-            raise ValueError(
-                f"steps_per_replay is {limits.steps_per_replay}: a {type(runner).__name__} runs "
-                "one step at a time; leave it at 1, or take the runner of the CUDA wing"
-            )
+            raise ValueError(f"steps_per_replay: a {type(runner).__name__} runs one step at a time")
         self.dispatcher = dispatcher
         self._times: dict[str, list[float]] = {}  # of the requests being served
 

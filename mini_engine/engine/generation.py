@@ -77,8 +77,7 @@ def requests_for(
         size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
         if len(request.prompt) + max_new_tokens > limits.max_model_len:
             raise ValueError(
-                f"request {request.request_id!r}: {size} > context of {limits.max_model_len}: "
-                "shorten the prompt or ask for less"
+                f"request {request.request_id!r}: {size} > context of {limits.max_model_len}"
             )
     return requests
 
@@ -114,14 +113,12 @@ def check_draft(config: ModelConfig, draft: ModelConfig, requests: Sequence[Requ
     """Raises ValueError for a draft model whose tokens are others, or whose context is shorter."""
     if draft.vocab_size != config.vocab_size:
         raise ValueError(
-            f"draft model {draft.name} has {draft.vocab_size:,} tokens and {config.name} "
-            f"{config.vocab_size:,}: take one with the same tokenizer"
+            f"draft model {draft.name} has {draft.vocab_size:,} tokens, not {config.vocab_size:,}"
         )
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     if draft.max_position_embeddings < longest:
         raise ValueError(
-            f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens, "
-            f"and this takes {longest:,}: ask for less, or draft by n-grams"
+            f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens"
         )
 
 

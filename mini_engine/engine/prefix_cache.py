@@ -148,9 +148,7 @@ class SharingPool(BlockPool):
         if sharer and sharer.found:
             if not self.has_room(request_id, num_tokens):
                 raise OutOfBlocks(
-                    f"request {request_id!r}: {num_tokens} tokens, of which "
-                    f"{len(sharer.found)} blocks of {self.block_size} are cached, and "
-                    f"{self.num_free} blocks are free: preempt a request first"
+                    f"request {request_id!r}: {num_tokens} tokens, {self.num_free} blocks are free"
                 )
             for block in sharer.found:
                 if self.owners[block] == 0:

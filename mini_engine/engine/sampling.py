@@ -28,7 +28,7 @@ class SamplingParams:
         # Below 1e-5 nothing but the likeliest token is ever drawn; beyond 1e5 all are alike.
         if self.temperature != 0 and not 1e-5 <= self.temperature <= 1e5:
             raise ValueError(
-                f"temperature is {self.temperature}: give 0 (greedy), or 0.00001 to 100,000, as 0.8"
+                f"temperature is {self.temperature}: give 0 (greedy), or 1e-5 to 100,000"
             )
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}: give 1 or more tokens, or 0 for all")
@@ -47,7 +47,4 @@ def check_greedy(params: Iterable[SamplingParams]) -> None:
     """Raises ValueError, from a runner that takes the argmax of every row, where one is not to."""
     for one in params:
         if one.temperature:
-            raise ValueError(
-                f"temperature is {one.temperature}, and this runner only decodes greedily: make it "
-                "with sampling=True"
-            )
+            raise ValueError(f"temperature is {one.temperature}, of a runner without sampling=True")

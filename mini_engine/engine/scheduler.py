@@ -62,9 +62,7 @@ class Scheduler:
         Raises ValueError if it could never be served, or its id is in use."""
         self.limits.check(request)
         if request.request_id in self._ids:
-            raise ValueError(
-                f"request {request.request_id!r} is being served: give each request its own id"
-            )
+            raise ValueError(f"request {request.request_id!r} is being served: use another id")
         self._ids.add(request.request_id)
         room = self.limits.max_model_len - len(request.prompt)
         if request.max_new_tokens > room:
@@ -109,8 +107,7 @@ class Scheduler:
         sampling = [entry for entry in batch.entries if entry.samples]
         if len(tokens) != batch.steps * sum(entry.num_sampled for entry in sampling):
             raise ValueError(
-                f"{len(tokens)} tokens for {len(sampling)} entries that sample in {batch.steps} "
-                "steps: expected one each a step, and one for each draft"
+                f"{len(tokens)} tokens for {len(sampling)} entries in {batch.steps} steps"
             )
         for entry in batch.entries:
             entry.state.num_computed += entry.query_len - entry.num_sampled

@@ -46,10 +46,7 @@ class SwappingScheduler(Scheduler):
         computing them again; "cheaper" copies where that is above 0, and needs it."""
         super().__init__(limits)
         if limits.preemption == "cheaper" and saves_us is None:
-            raise ValueError(
-                "preemption 'cheaper' needs to know what swapping saves: give saves_us "
-                "(serving.swap_cost.SwapCost has one), or choose 'swap' or 'recompute'"
-            )
+            raise ValueError("preemption 'cheaper' needs saves_us (serving.swap_cost.SwapCost)")
         self._saves_us = saves_us if limits.preemption == "cheaper" else None
         self.free_host = list(range(limits.host_blocks - 1, -1, -1))  # a stack of host blocks
         self._parked: dict[str, Parked] = {}

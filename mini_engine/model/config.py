@@ -48,8 +48,7 @@ class Experts:
     def __post_init__(self) -> None:
         if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
             raise ValueError(
-                f"num_experts_per_tok is {in_short(self.active)} of {in_short(self.count)} experts "
-                f"of {in_short(self.width)}, expected 1 to as many as there are"
+                f"num_experts_per_tok is {in_short(self.active)} of {in_short(self.count)} experts"
             )
 
     def touched(self, tokens: float) -> float:
@@ -94,8 +93,7 @@ class ModelConfig:
                 raise ValueError(f"{name} is {in_short(value)}, expected above 0, to {LARGEST:,}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
-                f"{self.num_kv_heads}: every KV head serves the same number of query heads"
+                f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, expected even: RoPE turns pairs")
@@ -165,10 +163,7 @@ class ModelConfig:
         take precedence, as in transformers. Raises ValueError, naming the file and the field."""
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
-            raise ValueError(
-                f"{path}: missing; expected a Hugging Face checkpoint folder (generate --backend "
-                "cuda takes hub ids too)"
-            )
+            raise ValueError(f"{path}: missing; expected a Hugging Face checkpoint folder")
         fields, name = read_object(path), Path(folder).resolve().name
         config = cls.from_dict(fields, str(path), name, predicted=predicted)
         if not generation.is_file():
@@ -195,9 +190,6 @@ def named_shape(name: str) -> ModelConfig:
         return SHAPES[name.lower()]
     except KeyError:
         raise ValueError(f"no shape named {name!r}: use one of {', '.join(SHAPES)}") from None
-
-
-# ---------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True)

@@ -48,24 +48,18 @@ def resolve_model(folder_or_id: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if not HUB_ID.fullmatch(str(folder_or_id)):
-        raise ValueError(
-            f"{folder_or_id}: no such folder, and not a hub id either: give a checkpoint folder, "
-            "or an id such as Qwen/Qwen3-0.6B"
-        )
+        raise ValueError(f"{folder_or_id}: no such folder, and no hub id such as Qwen/Qwen3-0.6B")
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
         raise ValueError(
-            f"{folder_or_id}: no such folder; to fetch it by its id, pip install huggingface_hub, "
-            "or download its files and give the folder"
+            f"{folder_or_id}: no such folder; to fetch its id, pip install huggingface_hub"
         ) from None
     try:
         return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's errors come from four packages; all mean the same here
         reason = f"{type(error).__name__} {error}".splitlines()[0]
-        raise ValueError(
-            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
-        ) from error
+        raise ValueError(f"{folder_or_id}: no folder, and not from the hub: {reason}") from error
 
 
 def _cached(hub_id: str) -> Path:
@@ -75,8 +69,5 @@ def _cached(hub_id: str) -> Path:
     place = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
     found = [path.parent for path in place.glob("*/config.json")]
     if not found:
-        raise ValueError(
-            f"{hub_id}: no folder here, no shape that we know, and no {place}/*/config.json: "
-            f"download it (hf download {hub_id} config.json), or give a folder"
-        )
+        raise ValueError(f"{hub_id}: no {place}/*/config.json: hf download {hub_id} config.json")
     return max(found, key=lambda folder: folder.stat().st_mtime)

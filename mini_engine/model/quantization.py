@@ -39,7 +39,7 @@ class StoredQuantization:
     def __post_init__(self) -> None:
         if self.group_size != -1 and (self.group_size < SEGMENT or self.group_size % SEGMENT):
             raise ValueError(
-                f"group_size is {in_short(self.group_size)}, expected -1 or a multiple of {SEGMENT}"
+                f"group_size is {in_short(self.group_size)}: expected -1 or a multiple of {SEGMENT}"
             )
 
     @property

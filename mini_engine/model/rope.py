@@ -21,9 +21,7 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if not 0 < self.low_freq_factor < self.high_freq_factor or self.factor < 1:
-            raise ValueError(
-                f"{self}: expected a factor from 1 on, and 0 < low_freq_factor < high_freq_factor"
-            )
+            raise ValueError(f"{self}: expected factor >= 1, low_freq_factor < high_freq_factor")
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,7 @@ class Tokenizer:
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
         if self._vocab_size is not None and max(ids) >= self._vocab_size:
-            raise ValueError(
-                f"{self._path}: token {max(ids)} of the prompt is beyond the model's vocab_size "
-                f"{self._vocab_size}: does the tokenizer belong to this config.json?"
-            )
+            raise ValueError(f"{self._path}: token {max(ids)} beyond vocab_size {self._vocab_size}")
         return ids
 
     def decode(self, ids: list[int]) -> str:

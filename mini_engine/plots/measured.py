@@ -29,7 +29,6 @@ STYLES = {
     "hf-eager": (hue.EAGER, "-", "o"),
     "hf-reduce-overhead": (hue.EAGER, ":", "H"),
     "ours-eager": (hue.OWN, "-", "^"),
-    "ours-piecewise": (hue.OWN, "--", "v"),
     "ours-graph": (hue.OWN, "-.", "D"),
     "ours-graph-k8": (hue.OWN, ":", "d"),
     "compile-default": (hue.COMPILED, "-", "<"),

@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from operator import itemgetter
 from typing import Any, cast, get_args
 
@@ -29,7 +30,17 @@ from numpy.typing import NDArray
 
 from mini_engine.files import read_json, read_object, typed, write_whole
 from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
-from mini_engine.validate.points import COMMAND, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
+from mini_engine.validate.points import (
+    COMMAND,
+    IN_NO_FIT,
+    KEPT,
+    SHIPPED_POINTS,
+    USUAL_HOST,
+    Point,
+    Sheets,
+    predicted_ms,
+    read_points,
+)
 
 PARAMETERS = KEPT.with_name("parameters.json")
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
@@ -239,6 +250,17 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
         else:
             found.append(replace(one, where=tuple((kind, name) for kind, name in one.where)))
     return tuple(found)
+
+
+def refit(tell: Callable[[str], None]) -> None:
+    """Fit to the shipped points, predict each source without having seen it, and `keep` that."""
+    sheets, done = Sheets.shipped(), count(1)
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    others, _ = read_points(IN_NO_FIT["spread"], sheets)
+    sheets, of = hosts_to_fit(points, sheets), len({point.source for point in points})
+    fit = fit_points(points, sheets, parameters(sheets))
+    without = left_out(points, fit, lambda: tell(f"fit {next(done)} of {of}"))
+    keep(fit, points, without | left_out_beside(points, others, fit))
 
 
 def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) -> dict[str, Any]:

@@ -32,8 +32,9 @@ from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
-QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
-SPREAD_POINTS = SHIPPED_POINTS.with_name("spread_points.json")  # experts, several GPUs: in no fit
+IN_NO_FIT = {  # weights in few bits; experts and several GPUs
+    name: SHIPPED_POINTS.with_name(f"{name}_points.json") for name in ("quantised", "spread")
+}
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 COMMAND = "python -m mini_engine validate --fit"
 USUAL_HOST = "server"

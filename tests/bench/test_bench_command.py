@@ -157,23 +157,14 @@ def test_after_a_compiled_variant_the_anchor_is_prepared_again(
     assert told == ["anchor", "arm", "arm", "released", "anchor", "arm", "released"]
 
 
-def test_the_profiler_is_not_loaded_before_everything_is_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a GPU: what CUPTI has hooked launches more slowly from then on."""
-    order: list[str] = []
-    laps = bench.paired_laps
-    monkeypatch.setattr(
-        bench, "paired_laps", lambda *a, **k: (order.append("lap"), laps(*a, **k))[1]
-    )
-    monkeypatch.setattr(
-        bench, "counted_by_profiler", lambda *_: (order.append("profile"), (300, 259))[1]
-    )
-    rows = rows_of(["ours-graph", "ours-eager"])
-    counted = list(QUICK.profiled(tiny_weights(), rows))
-    assert order == ["lap", "lap", "profile", "profile"]
-    assert [(row.kernels_a_call, row.launches_a_call) for row in counted] == [(300, 259)] * 2
-    assert [row.no_graph for row in counted] == ["259 launches", ""]  # eager claims no graph
+def test_a_baseline_whose_graphs_torch_left_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Skipping(OursEager):
+        def prepare(self) -> None:
+            torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] += 2
+
+    add(monkeypatch, "skipping", Skipping)
+    told = [row.no_graph for row in rows_of(["skipping", "ours-graph", "ours-eager"])]
+    assert told == ["graphs left out: 2", "", ""]
 
 
 def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:

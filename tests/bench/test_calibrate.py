@@ -251,7 +251,6 @@ def test_a_host_without_a_gpu_says_what_was_measured_and_borrows_the_rest(
     op = host.figures["op_us"]
     assert (op.kind, op.value) == ("measured", pytest.approx(told["op_us"]["median"], rel=1e-4))
     assert "on CPU tensors" in op.source
-    assert "what a launch on a GPU adds is not" in op.source
     for name, figure in host.figures.items():
         if name != "op_us":
             assert figure.kind == "borrowed", name

@@ -222,7 +222,7 @@ def test_what_is_not_finite_fails(value: float) -> None:
 @pytest.mark.parametrize("bad", ["kl", "nll"])
 @pytest.mark.parametrize("path", ["forced", "produced"])
 def test_one_bound_above_the_margin_on_one_path_fails(path: str, bad: str) -> None:
-    verdict = gate.Verdict(finite=True, own_best=True, forced=GOOD, produced=GOOD)
+    verdict = gate.Verdict(forced=GOOD, produced=GOOD)
     assert verdict.passed
     assert verdict.reason == ""
     at, above = (replace(EQUAL, upper=gate.MARGIN + more) for more in (0, 1e-9))
@@ -230,8 +230,7 @@ def test_one_bound_above_the_margin_on_one_path_fails(path: str, bad: str) -> No
     failed = replace(verdict, **{path: replace(GOOD, **{bad: above})})
     assert not failed.passed
     assert "bound +0.25" in failed.reason
-    assert not replace(verdict, finite=False).passed
-    assert not replace(verdict, own_best=False).passed
+    assert not replace(verdict, fault="its logits").passed
 
 
 # ---------------------------------------------------------------- what it computes

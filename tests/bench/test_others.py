@@ -117,7 +117,7 @@ def test_a_gap_counts_while_every_request_is_decoding(times: list[list[int]]) ->
         if all(all_decode(moment) for moment in range(before, after + 1))
     ]
     if not wanted:
-        with pytest.raises(ValueError, match=f"all {len(times)} requests were decoding"):
+        with pytest.raises(ValueError, match=f"{len(times)} requests never all decoded"):
             gaps(times)
         return
     found, tokens_a_piece = gaps(times)
@@ -144,7 +144,7 @@ def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) 
 
 def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
     reason = others.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
-    assert "a step of 24 of 25 requests" in reason
+    assert "24 of 25 requests" in reason
 
 
 @pytest.mark.parametrize(

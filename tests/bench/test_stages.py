@@ -166,7 +166,6 @@ def test_a_rehearsal_runs_every_stage_and_tells_no_rates(tmp_path: Path, capsys:
     rows = map(Row.from_json, read_measurement(tmp_path / "bench.json").figures["rows"])
     assert [row.variant for row in rows] == ["graph-5", "graph-9", "graph-5-pdl-k8", "null"]
     assert "PyTorch version" in (tmp_path / "environment.txt").read_text()
-    assert len(list((tmp_path / "traces").iterdir())) == 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -102,7 +102,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     data["model"]["vocab"]["\u0120the"] = 10**6  # " the" in byte-level BPE
     path.write_text(json.dumps(data))
     said = refused(capsys, *SHORT, "--model", str(folder))
-    assert "of the prompt is beyond the model's vocab_size" in said
+    assert "beyond vocab_size" in said
 
 
 # -- what runs -----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_draft_model_with_other_tokens_or_a_shorter_context_is_refused(
     words = [*SHORT, "--backend", backend, "--speculate"]
     other = shipped_copy(tmp_path / "other", vocab_size=300)
     assert main([*words, f"draft:{other}:3"]) == 2
-    assert "take one with the same tokenizer" in capsys.readouterr().err
+    assert "draft model" in capsys.readouterr().err
     short = shipped_copy(tmp_path / "short", max_position_embeddings=3)
     assert main([*words, f"draft:{short}:3"]) == 2
     assert "has a context of 3 tokens" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
     assert "the cache has 1 beside the null block" in capsys.readouterr().err
     pretend(*A100, free=int((weights + block) / 0.9))
     assert main(WORDS) == 2
-    assert "leaves no room for a KV cache: use a smaller model" in one_line(capsys)
+    assert "no room for a cache" in one_line(capsys)
 
 
 # -- the commands that measure

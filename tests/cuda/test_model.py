@@ -221,7 +221,7 @@ def test_a_step_with_prefill_in_it_cannot_be_advanced() -> None:
     inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 4, 2)
     with pytest.raises(ValueError, match="2 sampled tokens for a step of 4 tokens of 2 requests"):
         model.advance(inputs, torch.zeros(2, dtype=torch.int32))
-    with pytest.raises(ValueError, match="4 tokens of 2 requests: DecodeAttention takes one"):
+    with pytest.raises(ValueError, match="4 tokens of 2 requests: expected one each"):
         model.body(inputs, DecodeAttention(MAX_BLOCKS, 4))
 
 

@@ -63,7 +63,7 @@ def test_a_number_that_cannot_be_meant_is_refused_by_its_tensor(
     }
     tensors[name][2, 1] = wrong
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=rf"{name} has numbers from .*of 1e\+18 at most"):
+    with pytest.raises(ValueError, match=rf"{name} has .*, not finite"):
         load_weights(TINY, tmp_path, CPU, torch.float32)
 
 

@@ -125,9 +125,9 @@ def test_a_dropped_rung_might_never_have_been_there(mode, sizes, max_num_seqs, q
 
 
 def test_a_dispatcher_refuses_limits_below_one():
-    with pytest.raises(ValueError, match="max_num_seqs 0 and decode_query_len 1"):
+    with pytest.raises(ValueError, match="max_num_seqs 0, decode_query_len 1"):
         GraphDispatcher("FULL", [1], max_num_seqs=0)
-    with pytest.raises(ValueError, match="max_num_seqs 1 and decode_query_len 0"):
+    with pytest.raises(ValueError, match="max_num_seqs 1, decode_query_len 0"):
         GraphDispatcher("FULL", [1], max_num_seqs=1, decode_query_len=0)
 
 

@@ -26,7 +26,7 @@ def test_the_default_ladder_is_that_of_vllm_0_33(vector):
     settings = {OUR_NAMES.get(name, name): value for name, value in vector["inputs"].items()}
     expect = vector["expect"]
     if "error" in expect:  # ValueError or AssertionError in vLLM, always ValueError here
-        with pytest.raises(ValueError, match=r"give|make"):
+        with pytest.raises(ValueError, match=r"give|largest"):
             default_capture_sizes(**settings)
         return
     sizes = default_capture_sizes(**settings)
@@ -71,7 +71,7 @@ def test_no_ladder_where_nothing_is_captured():
         ({"num_speculative_tokens": -1}, "num_speculative_tokens -1: give 0 or more"),
         ({"capture_sizes": [4, 0]}, "capture size 0 is not positive"),
         ({"capture_sizes": []}, "capture_sizes is empty"),
-        ({"max_capture_size": 0}, r"largest capture size 0 \(ceiling 0"),
+        ({"max_capture_size": 0}, r"largest capture size 0"),
         ({"max_capture_size": 8, "capture_sizes": [1, 4]}, "max_capture_size 8 but the largest"),
     ],
 )

@@ -38,7 +38,7 @@ def test_double_and_foreign_free_are_refused() -> None:
     pool = BlockPool(num_blocks=4, block_size=2)
     pool.allocate("a", 2)
     pool.free("a")
-    with pytest.raises(ValueError, match="'a' holds no blocks: it was freed before"):
+    with pytest.raises(ValueError, match="'a' holds no blocks"):
         pool.free("a")
     with pytest.raises(ValueError, match="'b' holds no blocks"):
         pool.free("b")

@@ -166,7 +166,7 @@ def test_a_hit_takes_free_blocks_out_of_the_queue_and_counts_them_as_taken() -> 
     before = tuple(pool.blocks)
     assert pool.has_room("b", 8)
     assert not pool.has_room("b", 9)  # 2 found ones are free, 3 more are needed, 4 are free
-    with pytest.raises(OutOfBlocks, match=r"'b': 9 tokens, of which 2 blocks of 2 are cached"):
+    with pytest.raises(OutOfBlocks, match=r"'b': 9 tokens, 4 blocks are free"):
         pool.allocate("b", 9)
     assert (tuple(pool.blocks), pool.block_table("b")) == (before, ())
     assert pool.allocate("b", 8)[:2] == (1, 2)

@@ -13,7 +13,7 @@ from mini_engine.engine.sampling import SamplingParams
 @pytest.mark.parametrize(
     ("field", "value", "advice"),
     [
-        ("temperature", -0.1, "give 0 (greedy), or 0.00001 to 100,000, as 0.8"),
+        ("temperature", -0.1, "give 0 (greedy), or 1e-5 to 100,000"),
         ("temperature", 1e-9, "give 0 (greedy)"),
         ("temperature", float("nan"), "give 0 (greedy)"),
         ("temperature", float("inf"), "give 0 (greedy)"),

@@ -47,7 +47,7 @@ def test_a_text_ends_where_the_context_does() -> None:
 
 
 def test_a_budget_that_cannot_hold_a_token_of_every_request_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_num_batched_tokens is 3 and max_num_seqs 4: a step"):
+    with pytest.raises(ValueError, match="max_num_batched_tokens 3 for max_num_seqs 4"):
         SchedulerLimits(4, 3, 10, 4, 100)
 
 
@@ -68,7 +68,7 @@ def test_update_wants_a_token_for_each_entry_that_samples() -> None:
     s.submit(request("a", 3, 2))
     batch = s.step()
     assert batch is not None
-    with pytest.raises(ValueError, match="2 tokens for 1 entries that sample"):
+    with pytest.raises(ValueError, match="2 tokens for 1 entries"):
         s.update(batch, [1, 2])
 
 
@@ -99,7 +99,7 @@ def test_the_largest_request_that_fits_runs_through() -> None:
 def test_an_id_in_use_is_refused() -> None:
     s = scheduler()
     s.submit(request("a", 1, 1))
-    with pytest.raises(ValueError, match="'a' is being served: give each request its own id"):
+    with pytest.raises(ValueError, match="'a' is being served"):
         s.submit(request("a", 1, 1))
 
 

@@ -177,9 +177,9 @@ def test_what_repeats_is_drafted_beyond_the_end_of_the_text() -> None:
 
 
 def test_drafts_without_a_proposer_and_beside_several_steps_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="num_speculative_tokens is 3, and nothing proposes"):
+    with pytest.raises(ValueError, match="num_speculative_tokens is set, and nothing proposes"):
         Engine(FakeRunner(LIMITS), LIMITS, GraphDispatcher("NONE", [], 4))
-    with pytest.raises(ValueError, match="num_speculative_tokens is 3 and steps_per_replay 2"):
+    with pytest.raises(ValueError, match="num_speculative_tokens and steps_per_replay"):
         replace(LIMITS, steps_per_replay=2)
     with pytest.raises(ValueError, match="num_speculative_tokens is -1"):
         replace(LIMITS, num_speculative_tokens=-1)

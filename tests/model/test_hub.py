@@ -72,7 +72,7 @@ def test_what_is_neither_a_folder_nor_an_id_never_reaches_the_hub(
     monkeypatch.chdir(tmp_path)
     hub = FakeHub(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    with pytest.raises(ValueError, match="not a hub id either"):
+    with pytest.raises(ValueError, match="no such folder"):
         resolve_model(name)
     assert hub.asked == []
 

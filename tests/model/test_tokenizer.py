@@ -128,7 +128,7 @@ def test_a_file_that_asks_to_cut_and_to_fill_up_does_neither(
 def test_a_token_beyond_the_models_vocabulary_is_refused(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("Return the")
     assert Tokenizer(CHECKPOINT, (), max(ids) + 1).encode("Return the") == ids
-    with pytest.raises(ValueError, match=f"token {max(ids)} .* beyond the model's vocab_size"):
+    with pytest.raises(ValueError, match=f"token {max(ids)} beyond vocab_size"):
         Tokenizer(CHECKPOINT, (), max(ids)).encode("Return the")
 
 

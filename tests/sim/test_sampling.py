@@ -41,7 +41,7 @@ def test_a_seed_gives_one_text_in_any_batch_mode_block_size_and_after_preemption
 
 
 def test_a_runner_that_is_greedy_refuses_a_request_that_is_not() -> None:
-    with pytest.raises(ValueError, match=r"temperature is 0.8, .*make it with sampling=True"):
+    with pytest.raises(ValueError, match=r"temperature is 0.8, .*sampling=True"):
         sim_engine("NONE", ()).run([Request("a", (1, 2), 3, sampling=SamplingParams(0.8))])
 
 

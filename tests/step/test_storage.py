@@ -26,7 +26,7 @@ from mini_engine.step.storage import (
     stored_as,
     tensor_type,
 )
-from mini_engine.validate.points import QUANTISED_POINTS, Sheets, read_points, rows_of, summary
+from mini_engine.validate.points import IN_NO_FIT, Sheets, read_points, rows_of, summary
 from tests.support.checkpoint_helpers import num_parameters
 
 ONE = StepShape.decode(1, 512)
@@ -170,7 +170,7 @@ def test_rows_that_no_block_divides_stay_in_16_bits() -> None:
 
 
 def test_quantised_points_are_known_have_sources_and_are_in_no_fit() -> None:
-    points, unknown = read_points(QUANTISED_POINTS, Sheets.shipped())
+    points, unknown = read_points(IN_NO_FIT["quantised"], Sheets.shipped())
     assert unknown == []
     assert len(points) == len({point.id for point in points}) == 71
     assert {point.quant for point in points} == {"int4", "fp16", "q4_k_m", *PUBLISHED} - {"mxfp4"}
@@ -181,7 +181,7 @@ def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
     """Widening is not free: an error on one side, and it is told. A tenth of it is there in 16 bits
     already."""
     sheets = Sheets.shipped()
-    rows = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
+    rows = rows_of(read_points(IN_NO_FIT["quantised"], sheets)[0], sheets)
     few = summary("few bits", [row for row in rows if row.point.quant != "fp16"])
     plain = summary("16 bits", [row for row in rows if row.point.quant == "fp16"])
     assert few.points == 63

@@ -20,8 +20,8 @@ from mini_engine.step.run import WAYS, step_time
 from mini_engine.validate.fit import ends, missed_by
 from mini_engine.validate.fit import intervals as intervals_of
 from mini_engine.validate.points import (
+    IN_NO_FIT,
     SHIPPED_POINTS,
-    SPREAD_POINTS,
     Point,
     Row,
     Sheets,
@@ -40,7 +40,7 @@ SHEETS = Sheets.shipped()
 POINTS, _ = read_points(SHIPPED_POINTS, SHEETS)
 KEPT = read_kept()
 ROWS = rows_of(POINTS, SHEETS, KEPT["left_out_ms"])
-SPREAD, unknown_of_spread = read_points(SPREAD_POINTS, SHEETS)
+SPREAD, unknown_of_spread = read_points(IN_NO_FIT["spread"], SHEETS)
 SURE = [row for row in ROWS if row.point.confidence in ("high", "medium")]
 EAGER = Point("mine", "vLLM eager", "qwen3-0.6b", "h100", 1, 300, 9.0, "attic", "a test")
 

@@ -10,12 +10,10 @@ As in PyTorch's allocator (c10/cuda/CUDACachingAllocator.cpp: `kMinBlockSize`, `
   tensor on the same bytes that owns nothing. So later ops, and later graphs of the same pool,
   overwrite a graph's intermediate results, and any output that nobody has kept;
 * free blocks are split and merged again, best fit first, inside **segments** that stay with the
-  pool. Captured largest first, the small graphs fit into the memory of the large one;
-* a segment belongs to the stream that it was taken for, and its blocks are given out there only.
+  pool, and belong to the stream that they were taken for.
 
-Fresh bytes are filled with 0xFF, NaN in every float type and -1 in every signed integer type, so
-that a result read before the first replay shows. A segment is as large as the block it was taken
-for; on a GPU segments come in multiples of 2 MiB.
+Fresh bytes are 0xFF, NaN in every float type and -1 in every signed integer type, so that a result
+read before the first replay shows.
 """
 
 from __future__ import annotations
@@ -92,9 +90,8 @@ class GraphPool:
 
     @property
     def orphaned(self) -> bool:
-        """Its last graph is gone and a tensor still views it. PyTorch then refuses the next capture
-        (`create_or_incref_pool` in CUDACachingAllocator.cpp asserts use_count > 0); where nothing
-        views it, `torch.cuda.graph` empties the cache first, and the pool begins anew."""
+        """Its last graph is gone and a tensor still views it: PyTorch then refuses the next capture
+        (`create_or_incref_pool` in CUDACachingAllocator.cpp asserts use_count > 0)."""
         return not self.graphs and self.reserved_bytes > 0
 
     def empty(
@@ -115,8 +112,8 @@ class GraphPool:
 
     def alias(self, tensor: Tensor) -> Tensor:
         """A second tensor on the same bytes: what a graph remembers of `tensor`. It owns no block
-        of this pool, but it keeps memory from elsewhere (inputs, weights) alive; a graph on a GPU
-        does not, and reads whatever stands there by then."""
+        of this pool, but keeps memory from elsewhere (inputs, weights) alive, unlike a graph on a
+        GPU."""
         storage, offset = tensor.untyped_storage(), tensor.storage_offset()
         for segment in self.segments:
             distance = storage.data_ptr() - segment.start
@@ -145,10 +142,7 @@ class GraphPool:
     def _grow(self, nbytes: int, stream: Hashable) -> Block:
         free = self._memory.capacity_bytes - self._memory.reserved_bytes
         if nbytes > free:
-            raise torch.OutOfMemoryError(
-                f"out of memory: a graph pool asked for {nbytes:,} bytes and {free:,} of "
-                f"{self._memory.capacity_bytes:,} are free. Capture fewer or smaller sizes"
-            )
+            raise torch.OutOfMemoryError(f"out of memory: {nbytes:,} bytes of {free:,}")
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
         start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
         segment = Segment(padded[start : start + nbytes], stream)

@@ -1,11 +1,10 @@
 """One way to capture and replay on any device: real CUDA graphs, or emulated ones.
 
-In: a device. Out: a `GraphBackend`. On "cuda" its functions are those of `torch.cuda`, on "cpu"
-those of the emulator; code that is given a backend runs on either without an `if`.
+In: a device. Out: a `GraphBackend`: on "cuda" functions of `torch.cuda`, on "cpu" the emulator's.
 
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
-graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After either the pool can
-be used again. A capture that CUDA itself invalidated has spoiled its pool: take a new handle.
+graph's nodes raises a RuntimeError. After either the pool can be used again. A capture that CUDA
+itself invalidated has spoiled its pool: take a new handle.
 """
 
 from __future__ import annotations
@@ -61,11 +60,8 @@ class GraphBackend:
 
 
 def graphs_for(device: torch.device | str) -> GraphBackend:
-    """The graphs of `device`: "cuda", or "cpu" for emulated ones.
-
-    Raises ValueError for "cuda" where no GPU can be used, and for a CUDA device that is not the
-    current one.
-    """
+    """The graphs of `device`: "cuda", or "cpu" for emulated ones. Raises ValueError for "cuda"
+    where no GPU can be used, and for a CUDA device that is not the current one."""
     device = torch.device(device)
     if device.type == "cpu":
         return _backend_of(device, emulator)
@@ -107,13 +103,10 @@ def free_bytes(backend: GraphBackend) -> int:
 
 @contextmanager
 def graph_with_workspaces(cuda_graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool.
-
-    PyTorch keeps one workspace for each cuBLAS handle and stream, and a captured product remembers
-    its address. The one that a warm-up left stands outside the pool. Whoever clears workspaces then
-    frees what graphs still write to: another graph's `reset` in torch 2.13, Inductor's
-    `cudagraph_trees` in any version (pytorch issue 193402).
-    """
+    """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool. A
+    captured product remembers the address of its workspace. Whoever clears workspaces frees what
+    graphs still write to: another graph's `reset` in torch 2.13, Inductor's `cudagraph_trees` in
+    any version (pytorch issue 193402)."""
     # Without a workspace, the first captured product allocates one, and the pool is where a capture
     # allocates. The workspace goes after the capture, too: eager products must not write there.
     clear_workspaces()

@@ -1,8 +1,8 @@
 """Graphs of a decoder: one for each rung, captured up front, largest first, in one pool.
 
-In:  a forward pass over static inputs, and a `GraphBackend`: real CUDA graphs or emulated ones.
+In:  a forward pass over static inputs, and a `GraphBackend`.
 Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (graphs for what lies
-     between the attentions, which run live), both filled by `capture()` and run by `replay(rung)`.
+     between the attentions, which run live), filled by `capture()` and run by `replay(rung)`.
 
 Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
 """
@@ -39,19 +39,17 @@ class GraphRunner:
         pool: PoolHandle,
         stream: Stream | None = None,
     ) -> None:
-        """`forward(rung)` reads static inputs, which hold zeros during the warm-up.
-
-        Ladders that share a pool share a `stream`, too: PyTorch's allocator gives a block out again
-        only on the stream that it was allocated on. Without one a new stream is taken.
-        """
+        """`forward(rung)` reads static inputs, which hold zeros during the warm-up. Ladders that
+        share a pool share a `stream`, too: PyTorch's allocator gives a block out again only on its
+        stream."""
         self.backend, self.forward, self.pool = backend, forward, pool
         self.stream = stream or backend.Stream()
         self.rungs = sorted(rungs)
         self.captured: dict[int, Pieces] = {}
 
     def capture(self) -> CaptureReport:
-        """Capture every rung, largest first. A rung that finds no memory is dropped. After any
-        other error, Ctrl-C among them, no graph is left."""
+        """Capture every rung, largest first. A rung that finds no memory is dropped; after any
+        other error no graph is left."""
         before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
@@ -139,10 +137,8 @@ class PiecewiseGraphRunner(GraphRunner):
         pool: PoolHandle,
         stream: Stream | None = None,
     ) -> None:
-        super().__init__(
-            backend, lambda rung: forward(rung, LiveAttention(self)), rungs, pool, stream
-        )
-        self._with_attention = forward
+        live = LiveAttention(self)
+        super().__init__(backend, lambda rung: forward(rung, live), rungs, pool, stream)
         self.attend: Attend | None = None  # of the batch that is running
 
     def run(self, rung: int, attend: Attend) -> Tensor:
@@ -150,26 +146,19 @@ class PiecewiseGraphRunner(GraphRunner):
         self.attend = attend
         return self.replay(rung)
 
-    def _record(self, rung: int, stream: Stream) -> Pieces:
-        pieces = Pieces(self.backend, self.pool, stream)
-        with pieces.capture():
-            pieces.output = self._with_attention(rung, LiveAttention(self, pieces))
-        return pieces
-
 
 @dataclass(frozen=True)
 class LiveAttention:
     """Attention outside the graphs: a capture ends its graph here, and a replay runs it live."""
 
     runner: PiecewiseGraphRunner
-    pieces: Pieces | None = None  # of the capture; a warm-up leaves attention out
 
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
 
     def _cut(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
         """Called once a layer. q and the output stay in the graphs' pool."""
-        if self.pieces is None:
+        if Pieces.recording is None:  # a warm-up leaves attention out
             return q
         out = torch.empty_like(q)
 
@@ -177,7 +166,7 @@ class LiveAttention:
             assert self.runner.attend, "give `run` an attention"
             out.copy_(self.runner.attend(q, keys, values, scales))
 
-        self.pieces.live(attend_live)
+        Pieces.recording.live(attend_live)
         return out
 
 
@@ -239,15 +228,15 @@ class Pieces:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's allocator raises an error of its own; the driver, which keeps the nodes of a graph,
-    an ordinary one (cudaErrorMemoryAllocation)."""
+    """PyTorch's allocator raises an error of its own; the driver, which keeps a graph's nodes, an
+    ordinary one."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect now, then not until the end: a collection frees memory, in the middle of a capture
-    perhaps, and takes a step's time."""
+    """Collect now, then not until the end: a collection frees memory, perhaps in the middle of a
+    capture, and takes a step's time."""
     enabled = gc.isenabled()
     gc.collect()
     try:

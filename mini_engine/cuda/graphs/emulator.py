@@ -9,11 +9,10 @@ In: code that captures and replays on a GPU. Out: the same numbers, from a tape 
     x.copy_(batch)
     g.replay()                       # now y holds model(batch)
 
-It promises what `torch.cuda` does (2.11 to 2.13): nothing runs while capturing; a graph remembers
-addresses, kernels and numbers, and no names, branches or attributes; what waits for the device
-kills the capture, and its pool with it; graphs of one pool overwrite each other. Where a GPU stays
-silent, this one speaks: results are poison until the first replay, and a capture that any exception
-ended leaves no graph (a GPU keeps what was captured until then).
+As in `torch.cuda` (2.11 to 2.13), a graph remembers addresses, kernels and numbers, and no names,
+branches or attributes; what waits for the device kills the capture, and its pool with it. Where a
+GPU stays silent, this one speaks: results are poison until the first replay, and a capture that any
+exception ended leaves no graph.
 
 Work on any stream is done by the time the call returns. So streams matter only to a capture: it
 takes the work of the stream it began on and of streams that wait for it (a fork), which must wait
@@ -68,8 +67,8 @@ queue = Queue()
 
 
 class Observer(Protocol):
-    """Is told who waits for whom, and can find the wait that is missing, which the emulator itself
-    forgives (labs/support has one). A mark is what it knows of a stream at one moment."""
+    """Is told who waits for whom, and can find the wait that is missing (labs/support has one). A
+    mark is what it knows of a stream at one moment."""
 
     def marked(self, stream: Stream) -> Any: ...
 
@@ -230,7 +229,7 @@ class StreamCapture:
 
     def end(self) -> None:
         """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool, as on a
-        GPU, where `CUDAGraph::capture_end` gives up before it tells the allocator."""
+        GPU."""
         try:
             self._modes.close()
         finally:
@@ -269,31 +268,18 @@ class CUDAGraph:
     def capture_begin(
         self, pool: GraphPool | None = None, capture_error_mode: str = "global"
     ) -> None:
-        """Record what runs from here on. Prefer `graph`, which does this.
-
-        Raises `CaptureError` where torch.cuda would refuse, and ValueError for a mode that CUDA
-        does not have.
-        """
+        """Record what runs from here on; `graph` calls it. Raises `CaptureError` where torch.cuda
+        would refuse, and ValueError for a mode that CUDA does not have."""
         _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:
-            raise CaptureError(
-                "This CUDAGraph instance already owns a captured graph: capture into a new one"
-            )
+            raise CaptureError("This CUDAGraph instance already owns a captured graph")
         if here.stream is DEFAULT_STREAM:
-            raise CaptureError(
-                "CUDA graphs must be captured on a non-default stream: use `with graph(...)`"
-            )
+            raise CaptureError("CUDA graphs must be captured on a non-default stream")
         pool = graph_pool_handle() if pool is None else pool
         if pool.spoiled:
-            raise CaptureError(
-                f"already recording to this pool: {pool.spoiled}, which invalidated a capture. "
-                "Take a new graph_pool_handle()"
-            )
+            raise CaptureError(f"already recording to this pool: {pool.spoiled}: take a new one")
         if pool.orphaned:
-            raise CaptureError(
-                "use_count > 0: the last graph of this pool is gone and a tensor still stands in "
-                "its memory. Let go of the tensor, or take a new graph_pool_handle()"
-            )
+            raise CaptureError("use_count > 0: a tensor still stands in this pool's memory")
         if capture_error_mode not in MODES:
             raise ValueError(f"capture_error_mode {capture_error_mode!r} is none of {MODES}")
         StreamCapture(self, pool, capture_error_mode).begin()

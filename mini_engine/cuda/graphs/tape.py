@@ -1,19 +1,16 @@
 """The recorder of the CPU emulator: ops go on a tape instead of being run.
 
 In: every PyTorch op that runs while the recorder is on. Out: a `Tape`, whose `replay()` is a flat
-loop over calls that are ready to make: no model code, no shapes to work out.
+loop over calls that are ready to make. An op
 
-What happens to an op, in this order:
-
-* it needs an answer from the device (`.item()`, `nonzero`) or host data: `CaptureError`;
-* it is made of other ops (`linear`, `reshape`): those are taken instead;
-* it only looks at memory (`view`, `transpose`): done at once, since it costs a GPU nothing;
-* anything else is recorded and **not run**. The `meta` device tells which shapes come out; the
+* that needs an answer from the device (`.item()`, `nonzero`) or host data is a `CaptureError`;
+* that is made of other ops (`linear`, `reshape`) is taken apart;
+* that only looks at memory (`view`, `transpose`) is done at once: it costs a GPU nothing;
+* of any other kind is recorded and **not run**. The `meta` device tells which shapes come out; the
   results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
 
-A custom op (a Triton kernel in `torch.library.custom_op`) is one op like any other, whose body runs
-at each replay. All tensors but a `HostTensor` are the device's; from an ordinary one `.to("cpu")`
-and `copy_` pass, which a GPU refuses (`.cpu()` is refused here, too).
+A custom op (a Triton kernel) is one op like any other, whose body runs at each replay. All tensors
+but a `HostTensor` are the device's.
 """
 
 from __future__ import annotations
@@ -203,12 +200,10 @@ underway: list[Recorder] = []  # of captures that have begun and not ended, in a
 
 def unsafe(call: str) -> None:
     """`call` is potentially unsafe (`cudaThreadExchangeStreamCaptureMode`, CUDA Runtime API): done
-    at once, and no part of a graph, as `cudaMalloc` is. Raises `CaptureError` where a capture
-    forbids it: "global" to every thread, "thread_local" to the one that captures.
-
-    CUDA has no list of such calls. PyTorch's and vLLM's issues have allocations, queries and copies
-    (pytorch 104555 and 175425, vllm 48053); waiting for a stream or an event is our reading.
-    """
+    at once, and no part of a graph. Raises `CaptureError` where a capture forbids it: "global" to
+    every thread, "thread_local" to the one that captures. CUDA has no list of such calls:
+    allocations, queries and copies are from issues (pytorch 104555 and 175425, vllm 48053), waiting
+    for a stream or an event is our reading."""
     me = threading.current_thread()
     in_the_way = [one for one in underway if one.mode == "global"
                   or (one.mode == "thread_local" and one.thread is me)]  # fmt: skip
@@ -218,7 +213,7 @@ def unsafe(call: str) -> None:
 
 def conflict(call: str) -> None:
     """`call` waits for all captures, as `cudaDeviceSynchronize` does. Raises `CaptureError` where
-    there is one, whatever its mode."""
+    there is one."""
     _refuse(call, underway, "No capture_error_mode permits it: wait for a stream or an event")
 
 
@@ -273,7 +268,7 @@ def _returned_arguments(func: OpOverload) -> list[str | None]:
 
 
 def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
-    """One `meta` tensor (or list, or number) for each new return, None for each returned argument.
+    """A `meta` tensor (or list, or number) for each new return, None for a returned argument.
     Raises what the op raises on arguments that do not fit together."""
 
     def shape_of(x: Tensor) -> Tensor:
@@ -289,10 +284,7 @@ def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
     returned = func(*meta_args, **meta_kwargs)
     for old, new in zip(given, left, strict=True):
         if isinstance(old, Tensor) and old.size() != new.size():
-            raise not_permitted(
-                f"{func} would resize its output from {list(old.size())} to {list(new.size())}: "
-                "give out= the right shape"
-            )
+            raise not_permitted(f"{func} would resize its output: give out= {list(new.size())}")
     arguments = _returned_arguments(func)
     returned = [returned] if len(arguments) == 1 else returned or ()
     return [x if name is None else None for x, name in zip(returned, arguments, strict=True)]

@@ -9,14 +9,13 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      layers. kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: out (R, q).
 
-This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). There is a
-program for each (request, KV head, split). It takes the whole group of query heads, padded to 16
-rows for the tensor cores, keeps a running softmax and leaves a partial (paged.py). The program that
-arrives last combines the partials, in the same launch.
+This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). A program for
+each (request, KV head, split) takes the whole group of query heads, padded to 16 rows for the
+tensor cores, and leaves a partial (paged.py). The program that arrives last combines the partials.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
-be frozen in a graph (a grid is a constant there) and any context is still computed correctly, the
-work is even, and a row's result does not depend on the rows beside it.
+be frozen in a graph and any context is still computed, the work is even, and a row's result does
+not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -103,9 +102,6 @@ def decode_split_kernel(
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
-
-
-# ---------------------------------------------------------------- what the model calls
 
 
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))

@@ -25,6 +25,5 @@ def check_table(block_table: Tensor, num_reqs: int) -> None:
     table: rows are found by their stride, so a graph need not copy the columns that it uses."""
     if block_table.dim() != 2 or block_table.shape[0] != num_reqs or block_table.stride(1) != 1:
         raise ValueError(
-            f"block_table is {tuple(block_table.shape)} with strides {block_table.stride()}, "
-            f"expected ({num_reqs}, max_blocks), each row contiguous"
+            f"block_table is {tuple(block_table.shape)}, expected ({num_reqs}, max_blocks), by rows"
         )

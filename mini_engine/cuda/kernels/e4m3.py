@@ -3,10 +3,8 @@
 In:  kv_scales (2, kv_heads) float32: those of K, then those of V. Nothing in a step writes them, so
      kernels may read them above `pdl_wait`. None for a cache in the model's own dtype.
 
-Kernels see the bytes as int8 and convert them with integer instructions. A GPU has instructions for
-it from sm_89 on; these here run everywhere, in the interpreter too, and give the same bits.
-
-No key or value is multiplied by its scale: attention puts K's into the scale of the scores and V's
+Kernels see the bytes as int8 and convert them with integer instructions, which run everywhere. No
+key or value is multiplied by its scale: attention puts K's into the scale of the scores and V's
 into the weighted sum, once a head.
 """
 
@@ -27,10 +25,8 @@ def head_scale(kv_scales, head):
 
 @triton.jit
 def numbers(x, kind: tl.constexpr):
-    """What was loaded from a cache, in the dtype that a product takes; exact. From sm_80 on.
-
-    A float16 with the same exponent and mantissa bits is 2^-8 of the number, subnormals too.
-    """
+    """What was loaded from a cache, in the dtype that a product takes; exact. A float16 with the
+    same exponent and mantissa bits is 2^-8 of the number, subnormals too."""
     if x.dtype == tl.int8:
         bits = (x.to(tl.int32) << 7) & 0xBF80  # the sign was extended
         return (bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
@@ -40,12 +36,9 @@ def numbers(x, kind: tl.constexpr):
 
 @triton.jit
 def rows_of_numbers(x, inside, kind: tl.constexpr):
-    """`numbers` of loaded rows (tile, D), inside (tile,), for an operand of `tl.dot`.
-
-    Zeros in rows that are not inside, which hold no key anyway. What the masking is for is to keep
-    the conversion on this side of shared memory: without it the compiler copies bytes there in
-    eights and reads them one by one (LDS.S8).
-    """
+    """`numbers` of loaded rows (tile, D), inside (tile,), for an operand of `tl.dot`; zeros in rows
+    that are not inside. Without the masking the compiler copies bytes to shared memory in eights
+    and reads them one by one (LDS.S8)."""
     if x.dtype == tl.int8:
         x = numbers(x, kind)
         return tl.where(inside[:, None], x, tl.zeros_like(x))
@@ -61,11 +54,9 @@ def load_numbers(at, inside, kind: tl.constexpr):
 
 @triton.jit
 def cached(x, scale, kind: tl.constexpr):
-    """x in the dtype of a cache: int8 stands for e4m3, and then x is divided by its scale first.
-
-    To nearest, ties to even, as torch casts. A normal number is rounded in the bits of a float32.
-    Below 2^-6, adding 2^14 rounds to multiples of 2^-9 and leaves their count in the last bits.
-    """
+    """x in the dtype of a cache: int8 stands for e4m3, and then x is divided by its scale first. To
+    nearest, ties to even: a normal number in the bits of a float32; below 2^-6, adding 2^14 rounds
+    to multiples of 2^-9 and leaves their count in the last bits."""
     if kind == tl.int8:
         x = x.to(tl.float32) / scale
         sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80

@@ -3,8 +3,8 @@
     rope.py, then attention.py, in one kernel: one boundary fewer in each layer
 
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
-     (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
-     is context_len - 1 and its slot is found in block_table; q_norm, k_norm (D,): the weights of
+     (R, max_blocks) and context_lens (R,) int32, the current token included: its position is
+     context_len - 1, and its slot is found in block_table; q_norm, k_norm (D,): the weights of
      the norms of q and k, or None; counters and kv_scales as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
@@ -14,18 +14,16 @@ Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size
     splits 0 ... SPLITS - 2   tiles of the past, s, s + (SPLITS - 1), ...: they need q and no new k
     split SPLITS - 1          the current token: makes k, stores k and v, leaves (q · k, 1, v)
 
-So no program reads what another one writes, and a tile of the past waits for nothing: it is in
-shared memory, ordered for the tensor cores, when the kernel before ends. Where the tiles cover the
-room (ONE_TILE), there is no loop and no old maximum to rescale. Whatever the kernel does after its
-wait, a layer waits for; tests/cuda/kernels/test_after_the_wait.py counts it.
+So no program reads what another one writes, and a tile of the past is in shared memory when the
+kernel before ends. Where the tiles cover the room (ONE_TILE), there is no loop. Whatever the kernel
+does after its wait, a layer waits for.
 
 **What is read above the wait, and why it may be.** Past K and V, through the block table: nothing
-in a step writes the table or a past row. The length, and with it the angles and the slot, so that
-below the wait no load depends on another. The kernel that advances a step writes context_lens, the
-last of the step, after its own wait, so every kernel of that step has ended. And between it and the
-next step's attention stands a kernel that is launched without PDL (the embedding lookup, an op of
-torch): a full boundary, which covers the rows of K and V that the step before has written, too.
-Beyond a request's last block the table must hold valid blocks (0, the null block, is one).
+in a step writes the table or a past row. The length, and with it the angles and the slot. The last
+kernel of a step writes context_lens, after its own wait; and between it and the next step's
+attention stands a kernel that is launched without PDL (the embedding lookup, an op of torch): a
+full boundary, which covers the rows of K and V that the step before has written, too. Beyond a
+request's last block the table must hold valid blocks (0, the null block, is one).
 """
 
 from __future__ import annotations
@@ -62,9 +60,9 @@ MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of 
 
 @triton.jit
 def factors(c, s, norm, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
-    """Four rows (1, D/2): what the left and the right half of a head are multiplied by for the new
-    left half, and for the new right half. The norm's weight goes into them, its 1 / rms does not:
-    that is one factor a head, which multiplies the result."""
+    """Four rows (1, D/2): what both halves of a head are multiplied by for the new left half, and
+    for the new right half. The norm's weight goes into them, its 1 / rms, one factor a head, does
+    not."""
     if QK_NORM:
         half: tl.constexpr = HEAD_DIM // 2
         pair = tl.arange(0, half)[None, :]
@@ -159,12 +157,10 @@ def current_split(
     scale, k_scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, QK_NORM: tl.constexpr,
 ):  # fmt: skip
-    """The current token: its K and V to `to` in the cache, and its score with each query.
-
-    k and v are held once for each row of q, so that they lie in the same threads as q does; and
-    with a row for every warp at least, so that a row's sums do not cross warps. A padded row of the
-    batch (position -1) stores nothing and leaves the partial of no keys.
-    """
+    """The current token: its K and V to `to` in the cache, and its score with each query. k and v
+    are held once for each row of q, so that they lie in the same threads as q does; and with a row
+    for every warp at least. A padded row (position -1) stores nothing and leaves the partial of no
+    keys."""
     half: tl.constexpr = HEAD_DIM // 2
     row, pair, d = tl.arange(0, ROWS)[:, None], tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)
     live = row < GROUP
@@ -203,11 +199,8 @@ def combine_group(
     SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
-
-    `combine` loads the partials of one head, reduces them, stores, and only then begins with the
-    next: a group of four waits four times for L2. Here all loads of the group leave together. ROWS
-    is the power of two at or above GROUP; the rows from GROUP on are zeros.
-    """
+    It waits for L2 once a head; here all loads of the group leave together. ROWS is the power of
+    two at or above GROUP; the rows from GROUP on are zeros."""
     row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
     inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
     partial = (head + row)[:, None] * SPLITS + split[None, :]
@@ -337,12 +330,8 @@ def rope_kv_write_attention(
 
 def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
     """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
-    has blocks for.
-
-    PADDED_GROUP: rows of a tensor core's tile of queries. ROWS: of the combine. CURRENT_ROWS: of
-    the current token's program. TOGETHER: whether the partials of a group (heads · splits ·
-    head_dim numbers, each rounded up to a power of two) fit into the registers of one program.
-    """
+    has blocks for. ROWS: of the combine. CURRENT_ROWS: of the current token's program. TOGETHER:
+    whether the partials of a group fit into the registers of one program."""
     rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
@@ -360,7 +349,7 @@ def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | b
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
     """Splits for a graph that serves contexts up to `max_context`: one for each tile of the past
     and one for the current token, but at most MAX_SPLITS, and at most `num_programs` programs in
-    all (say four for each multiprocessor)."""
+    all."""
     tiles = -(-(max_context - 1) // TILE) + 1
     wanted = num_programs // (num_reqs * num_kv_heads)
     return max(MIN_SPLITS, min(wanted, MAX_SPLITS, tiles))

@@ -89,9 +89,6 @@ def chunk_of(width: int, largest: int) -> int:
     return chunk
 
 
-# ---------------------------------------------------------------- the kernels
-
-
 @triton.jit
 def load_rows(
     weight, row, N: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
@@ -234,9 +231,6 @@ def gate_up_kernel(
         pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         result = (silu(gate) * up).to(out.dtype.element_ty)
         tl.store(out + m * N + pair, result, mask=pair < N)
-
-
-# ---------------------------------------------------------------- a launch (the ops: linear.py)
 
 
 def launch(

@@ -4,14 +4,13 @@
     out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
 In, out: as gemv.py, whose plans and rules about the wait hold here too. gemv.py's kernels widen and
-multiply every number of the weight in a register, after the wait: 210 to 490 instructions a warp,
-five times a layer. A tensor core takes bf16 as it was loaded, and 100 to 260 are left.
+multiply every weight in a register, after the wait: 210 to 490 instructions a warp. A tensor core
+takes bf16 as it was loaded, and 100 to 260 are left.
 
 **Exact operands.** Tensor cores multiply bf16 by bf16 and add in float32. Without a norm x is bf16
 as it comes. With one, x · gain has 16 bits of precision: high = its upper 8, cut off, and low = the
 rest, are both bf16 without rounding, so W high + W low is W (x · gain). (Except where low falls
-under 2^-133, and for infinite x: inf - inf makes NaN of an inf.) What is left of the error is the
-order of a float32 sum, as in gemv.py.
+under 2^-133, and for infinite x.) What is left of the error is the order of a float32 sum.
 
 **A layout that needs no exchange.** A matrix instruction (m16n8k16) wants, in lane l, of operand A
 row l / 4 and of B column l / 4, and there the columns of K that belong to l % 4. A lane loads eight
@@ -21,11 +20,10 @@ slices, one slice a warp:
     column = ((group · B + slice) · 8 + segment) · 32 + (l % 4) · 8 + each of eight
 
 Row r's segment s is row s · ROWS + r of A, a weight's 32 numbers a group, and segment s' of x is
-column s' of B. In this order a warp's 16-byte loads of the weight, and those of x one after another
-in memory, already are the operands: which number of K meets which does not matter to a sum, as long
-as both sides agree. Of the product only s == s' is wanted, an eighth; the matrix units have that to
-spare. Then the lanes of a row and the warps are added up, together with the squares.
-(tests/cuda/kernels/test_gemv_dot.py: no weight goes through shared memory or a shuffle.)
+column s' of B. In this order a warp's 16-byte loads of weight and x already are the operands: which
+number of K meets which does not matter to a sum, as long as both sides agree. Of the product only s
+== s' is wanted, an eighth; the matrix units have that to spare. Then the lanes of a row and the
+warps are added up, together with the squares.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -48,15 +46,11 @@ DOT_COLUMNS = 256  # of a chunk, for each warp
 
 def dot_plan(plan: GemvPlan, *tensors: Tensor) -> GemvPlan | None:
     """`plan` with as many warps as slices, or None where gemv.py must multiply: for any type but
-    bf16, and for a chunk of less than DOT_COLUMNS (a real model's is never so short). A chunk that
-    is short of that for all of the plan's warps gets fewer."""
+    bf16, and for a chunk of less than DOT_COLUMNS (a real model's is never so short)."""
     slices = min(plan.warps, plan.chunk // DOT_COLUMNS)
     if not slices or any(tensor.dtype != torch.bfloat16 for tensor in tensors):
         return None
     return replace(plan, warps=slices)
-
-
-# ---------------------------------------------------------------- the operands
 
 
 @triton.jit
@@ -130,9 +124,6 @@ def dot_input(
     return operands, squares
 
 
-# ---------------------------------------------------------------- the product
-
-
 @triton.jit
 def dot_partials(
     rows, operands, ROWS: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
@@ -185,9 +176,6 @@ def dot_product(
         return fold(places, ROWS) * tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
     else:
         return fold(tl.sum(places, axis=1), ROWS)
-
-
-# ---------------------------------------------------------------- the kernel
 
 
 @triton.jit

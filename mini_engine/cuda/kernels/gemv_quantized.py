@@ -2,23 +2,21 @@
 
     quantized_product_kernel:  out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
                                or silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
-    dequantize_kernel:         W itself, for a library's product
+    dequantize_kernel:         W (N, K) itself, for a library's product
 
-In:  as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py): words, scales, zeros.
-Out: as in gemv.py, up to 4 tokens; dequantize_kernel: W (N, K) in the dtype of x.
+In, out: as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py).
 
 A program loads its rows whole, in words of 8 (int4) or 4 (int8) codes, and their scales, above the
-wait. Codes stay packed until they are multiplied, so registers hold four times as many weights as
-in bf16. x is held in the order in which the codes lie (`load_columns`, `packed_input`). A code
-becomes float32 without a conversion, which a GPU does at a quarter of its rate or slower. The
-mantissa of a float32 between 2²³ and 2²⁴ counts in ones, so
+wait. Codes stay packed until they are multiplied, and x is held in the order in which they lie
+(`load_columns`, `packed_input`). A code becomes float32 without a conversion, which a GPU does at a
+quarter of its rate or slower. The mantissa of a float32 between 2²³ and 2²⁴ counts in ones, so
 
     (word & mask at bit p) | bits of 2²³  =  2²³ + code · 2ᵖ  as a float,
 
-exact as long as the code ends below bit 23: two halves of a word, one shift a word. Subtracting
-2²³ + zero · 2ᵖ is exact too, and the 2ᵖ goes into x, once for all rows. That leaves three
-instructions a weight: and-or, subtract, multiply-add. The scale is a factor of what a word adds up
-to, so it costs one more a word; a scale of the whole row (int8) waits until the end.
+exact as long as the code ends below bit 23: two halves of a word, one shift a word. Subtracting 2²³
++ zero · 2ᵖ is exact too, and the 2ᵖ goes into x, once for all rows. That leaves three instructions
+a weight: and-or, subtract, multiply-add. The scale is a factor of what a word adds up to; a scale
+of the whole row (int8) waits until the end.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -50,13 +48,10 @@ def quantized_plan(
     pairs: bool = False,
     sm_count: int = H200_SM_COUNT,
 ) -> GemvPlan:
-    """`gemv_plan` for a weight of `bits`; its chunk counts segments.
-
-    A program has a warp for each WARP_WORDS of a chunk, so that a thread has the same columns of
-    all rows, and x is read and prepared once for them. rows: the largest of 8, 4, 2, 1 (with pairs
-    of 4, 2, 1) for which a thread has at most THREAD_LOADS loads, with several tokens at most
-    SHARED_CODES codes, and that leaves `enough_programs`.
-    """
+    """`gemv_plan` for a weight of `bits`; its chunk counts segments. A program has a warp for each
+    WARP_WORDS of a chunk, so that a thread has the same columns of all rows. rows: the largest of
+    8, 4, 2, 1 (with pairs of 4, 2, 1) for which a thread has at most THREAD_LOADS loads, with
+    several tokens at most SHARED_CODES codes, and that leaves `enough_programs`."""
     codes = 128 // bits  # of a load
     most = THREAD_LOADS if tokens == 1 else min(THREAD_LOADS, SHARED_CODES // codes)
     segments = -(-width // (32 // bits * quantized_matrix.WORDS))
@@ -67,9 +62,6 @@ def quantized_plan(
     while rows > 1 and (rows * halves * chunks > most or -(-num_rows // rows) < enough):
         rows //= 2
     return GemvPlan(rows, warps, chunk // quantized_matrix.WORDS, chunks)
-
-
-# ---------------------------------------------------------------- the parts
 
 
 @triton.jit
@@ -158,8 +150,7 @@ def packed_input(
 @triton.jit
 def code_floats(words, zero, exponent, i: tl.constexpr, BITS: tl.constexpr):
     """(code i of each word - zero) · 2ᵖ in float32, exact; p: `i % (PER / 2) · BITS`. exponent:
-    EXPONENT, which is an argument of the kernel because the assembler makes two instructions of
-    an and-or with two numbers that it knows."""
+    EXPONENT; with two numbers that it knows, the assembler makes two instructions of an and-or."""
     half: tl.constexpr = 16 // BITS
     shift: tl.constexpr = i % half * BITS
     mask: tl.constexpr = ((1 << BITS) - 1) << shift
@@ -189,9 +180,6 @@ def packed_multiply(
         else:
             total += part
     return tl.sum(tl.reshape(total, (ROWS, CHUNK * WORDS)), axis=1)
-
-
-# ---------------------------------------------------------------- the kernels
 
 
 @triton.jit

@@ -1,29 +1,24 @@
 """What every kernel file shares: how a kernel is launched, and chained to the next one.
 
-In:  an op's device and its `pdl` switch. Out: launch options, or one clear error.
+In: an op's device and its `pdl` switch. Out: launch options, or one clear error.
 
 An op is a `torch.library.custom_op` that writes its out-parameters and returns nothing, so torch
-traces and captures it without looking inside, and it needs no separate fake. On a GPU it runs its
-Triton kernel, and on a CPU too under Triton's interpreter (TRITON_INTERPRET=1). On a CPU without
-the interpreter it computes its PyTorch reference, so the same model code runs everywhere. Every op
-raises ValueError for a tensor whose shape does not fit, and for `pdl` where there is no PDL.
+traces and captures it without looking inside. On a GPU it runs its Triton kernel, and on a CPU too
+under Triton's interpreter (TRITON_INTERPRET=1); without it its PyTorch reference. Every op raises
+ValueError for a tensor whose shape does not fit, and for `pdl` where there is no PDL.
 
 **Programmatic dependent launch (PDL).** A kernel that is launched with it may start while the
 kernel before still runs. Three rules make that both fast and correct:
 
 1. `pdl_release` comes first: the next kernel's programs may take free slots at once.
-2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights. (The attention
-   kernels read more there, and their files say why they may.) That is where the time is saved,
-   because the weights are in flight while the kernel before ends. What a kernel of the step wrote
-   is loaded past L1 (".cg"), which is how the tests recognise it in the machine code.
+2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights. (Attention reads
+   more there, and its files say why it may.) So the weights are in flight while the kernel before
+   ends. What a kernel of the step wrote is loaded past L1 (".cg").
 3. Everything else, and every write, comes after `pdl_wait`, and **every** kernel waits. The wait is
    for the end of the previous kernel, which itself waited, so one wait covers the whole past.
 
-**A library's kernel between two of ours** (cuBLAS, in steps of more than 4 requests) keeps that
-chain whole: without the attribute it starts when the kernel before has ended, and with it, it has
-to wait before it reads its inputs. Either way its end means the end of all before it. But little is
-left to win: of the nine boundaries of a layer only that from RoPE to attention lies between two of
-ours. Whether `pdl` saves anything there is not yet measured.
+A library's kernel between two of ours (cuBLAS, in steps of more than 4 requests) keeps that chain
+whole: without the attribute it starts when the kernel before has ended, and with it, it waits.
 
 See the CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization", and PTX
 ISA, `griddepcontrol`. Triton has both calls in `triton.language.extra.cuda`, but its assembly does
@@ -101,9 +96,8 @@ def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
 
 @cache
 def sm_count(device: torch.device) -> int:
-    """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans are the
-    same everywhere; or as what the environment says in MINI_ENGINE_SM_COUNT. With 1 the plans have
-    few programs: the interpreter runs one at a time."""
+    """How many multiprocessors a GPU has. Any other device counts as an H200, or as what the
+    environment says in MINI_ENGINE_SM_COUNT: with 1 the interpreter has few programs to run."""
     if device.type != "cuda":
         return int(os.environ.get("MINI_ENGINE_SM_COUNT", H200_SM_COUNT))
     return torch.cuda.get_device_properties(device).multi_processor_count

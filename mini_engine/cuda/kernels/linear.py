@@ -6,8 +6,7 @@
     norm_gate_up_silu_mul:  out = silu(gate) · up of RMSNorm(x) Wᵀ    W: the merged weight (2I, K)
     library_linear:         `linear` by a library's product, for any number of tokens
 
-In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), that of RMSNorm,
-     bias (N,).
+In:  x (M, K), weight (N, K), a tensor or a `QuantizedMatrix`, norm_weight (K,), bias (N,).
 Out: out (M, N), in the dtype of x.
 
     weight                            tokens     kernels
@@ -15,10 +14,9 @@ Out: out (M, N), in the dtype of x.
     other types, very narrow ones     1 to 4     gemv.py: registers
     quantised                         1 to 16    gemv_quantized.py, four tokens at a time
 
-Each reads a weight once for 4 tokens, which is all that counts in decode. From 5 tokens on it is a
-library's turn (cuBLAS on a GPU). For that a quantised weight must first be written out: in int4 0.5
-bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2 bytes in
-all. They all add in different orders: compare eager and graph at one rung, or with a tolerance.
+From 5 tokens on it is a library's turn. For that a quantised weight must first be written out: in
+int4 0.5 bytes a number are read, 2 written and 2 read again, where four reads, for 16 tokens, are 2
+bytes in all. They all add in different orders: compare eager and graph at one rung.
 """
 
 from __future__ import annotations
@@ -48,9 +46,6 @@ from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.cuda.quantized_matrix import WORDS, Matrix, QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
-
-
-# ---------------------------------------------------------------- what the model calls
 
 
 def linear(
@@ -83,11 +78,8 @@ def norm_gate_up_silu_mul(
 def library_linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """`linear` by a library. It rounds once, as ours does.
-
-    `pdl` is taken as `linear` takes it, and changes nothing: a library launches its kernels as it
-    likes (launch.py says why that is safe between kernels of ours).
-    """
+    """`linear` by a library, which rounds once, too. `pdl` changes nothing: launch.py says why that
+    is safe."""
     del pdl
     if isinstance(weight, QuantizedMatrix):
         dense = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
@@ -97,9 +89,6 @@ def library_linear(
         torch.mm(x, weight.t(), out=out)
     else:
         torch.addmm(bias, x, weight.t(), out=out)
-
-
-# ---------------------------------------------------------------- the ops
 
 
 def product(
@@ -167,9 +156,6 @@ def dequantize(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- the same in PyTorch
-
-
 def product_reference(
     x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None, eps: float
 ) -> Tensor:
@@ -180,9 +166,6 @@ def product_reference(
         row = row * inverse * norm_weight.float()
     dense = dequantized(weight) if isinstance(weight, QuantizedMatrix) else weight.float()
     return row @ dense.T if bias is None else row @ dense.T + bias.float()
-
-
-# ---------------------------------------------------------------- a weight and its parts
 
 
 def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]:

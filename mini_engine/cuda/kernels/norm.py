@@ -70,9 +70,6 @@ def add_rms_norm_kernel(
     tl.store(out + at, (row * inverse * scale).to(out.dtype.element_ty), mask=inside)
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 @torch.library.custom_op("launch_bound::rms_norm", mutates_args=("out",))
 def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> None:
     """out (T, H) = RMSNorm(x) · weight."""
@@ -103,9 +100,6 @@ def row_options(width: int) -> dict[str, int]:
     time; 1 to 8 warps."""
     block = triton.next_power_of_2(width)
     return {"WIDTH": width, "BLOCK": block, "num_warps": max(1, min(8, block // 256))}
-
-
-# ---------------------------------------------------------------- the same in PyTorch
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:

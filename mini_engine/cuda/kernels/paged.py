@@ -69,14 +69,12 @@ class Heads:
         _, block_size, kv_heads, head_dim = k_cache.shape
         if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
             raise ValueError(
-                f"q is {tuple(q.shape)}, expected (num_tokens, a multiple of {kv_heads} "
-                f"kv_heads · head_dim {head_dim})"
+                f"q is {tuple(q.shape)}, expected whole groups of {kv_heads} heads of {head_dim}"
             )
         check_shape("q", q, tuple(q.shape))
         if (kv_scales is None) == (k_cache.dtype == FP8):
             raise ValueError(
-                f"a cache of {k_cache.dtype} {'without' if kv_scales is None else 'with'} "
-                "kv_scales: give them for a cache in fp8, to an op that takes them, and only then"
+                f"kv_scales {kv_scales is not None} for a cache of {k_cache.dtype}: fp8 has them"
             )
         if kv_scales is not None:
             check_shape("kv_scales", kv_scales, (2, kv_heads))
@@ -201,9 +199,8 @@ def combine_if_last(
     Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
     of all its threads before one thread's atomic add, and release is cumulative, so the add
     (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other
-    program's add, and through a second barrier so have all its threads, which read the partials
-    past L1. A test reads this order from the machine code. The counter returns to 0 for the next
-    launch. Sums run in the order of the splits, so the last bits do not depend on who is last.
+    program's add, and through a second barrier so have all its threads. The counter returns to 0
+    for the next launch. Sums run in the order of the splits, whoever is last.
     """
     tl.debug_barrier()
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")

@@ -4,11 +4,9 @@
     pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
 In:  the partials that head.py leaves: the best score (float32) of each of P programs, and its index
-     in the vocabulary (int32).
+     in the vocabulary (int32): every program of the head must finish before the best is known.
 Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
      metadata stay on the device, k decode steps fit in one graph.
-
-This is a second kernel because every program of the head must finish before the best is known.
 """
 
 from __future__ import annotations
@@ -69,9 +67,6 @@ def pick_kernel(
             tl.store(context_lens + row, tl.minimum(context + 1, end))
 
 
-# ---------------------------------------------------------------- what the model calls
-
-
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
     """tokens (M,) of the partials values and indices (M, P)."""
@@ -95,13 +90,10 @@ def pick_and_advance(
     slot_mapping: Tensor, values: Tensor, indices: Tensor, block_table: Tensor, block_size: int,
     end: int, pdl: bool = False,
 ) -> None:  # fmt: skip
-    """`pick_tokens`, and each row moves on by its new token: the token is its next input, its
-    position becomes the old context length, the context grows by one, and the slot is looked up in
-    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and a row that has
-    reached `end`, the longest context there is room for, stays there.
-
-    input_ids, positions, context_lens and slot_mapping are the (M,) int32 inputs of the step.
-    """
+    """`pick_tokens`, and each row moves on by its new token: it is its next input, its position
+    becomes the old context length, the context grows by one, and the slot is looked up in
+    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and so does a row that
+    has reached `end`. input_ids, positions, context_lens and slot_mapping: (M,) int32."""
     _check_partials(tokens, values, indices)
     check_vectors(len(tokens), input_ids=input_ids, positions=positions)
     check_vectors(len(tokens), context_lens=context_lens, slot_mapping=slot_mapping)
@@ -128,9 +120,6 @@ def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tens
     """Values float32 and indices int32, each (rows, parts), on the device of `like`."""
     values = like.new_empty(rows, parts, dtype=torch.float32)
     return values, like.new_empty(rows, parts, dtype=torch.int32)
-
-
-# ---------------------------------------------------------------- the same in PyTorch
 
 
 def fill_partials(values: Tensor, indices: Tensor, scores: Tensor) -> None:

@@ -4,9 +4,7 @@
 
 In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; query_lens (R,): how
      many tokens each request has in this step, 0 for a padded one; context_lens (R,): its whole
-     context, these tokens included; block_table (R, max_blocks); the caches (num_blocks,
-     block_size, kv_heads, D), which already hold the keys and values of this step; kv_scales
-     (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
+     context, these tokens included; block_table, caches and kv_scales as in attention.py.
 Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
 A program walks over the keys in tiles with a running softmax, so that no score reaches memory (Dao
@@ -15,10 +13,9 @@ one KV head: a row is one query head of one token, and the heads that share the 
 by side. So a chunk of a few tokens reads its keys once and not once a query head.
 
 Tiles of keys that every row sees need no mask and come first; only those on the diagonal have one,
-and the walk stops there, which halves the work of a long prompt. The longest walks start first, so
-that no wave waits for them at its end: of each request the last rows, and decodes, which a batch
-begins with, before all chunks. Which request a program serves it finds out by itself, so the grid
-depends on the shapes alone: a graph may hold it.
+and the walk stops there. The longest walks start first, so that no wave waits for them at its end.
+Which request a program serves it finds out by itself, so the grid depends on the shapes alone: a
+graph may hold it.
 """
 
 from __future__ import annotations
@@ -102,12 +99,9 @@ def walk(
     DIAGONAL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take in the keys first to last - 1: returns m, l and acc with them, of which m counts in
-    powers of two.
-
-    A key beyond the last is read as the last: no row that lives may see it, and what the cache
-    holds there, NaN perhaps, is never touched. The blocks of the next tile are looked up one tile
-    ahead, so that its keys are on their way (cp.async) while this one is multiplied.
-    """
+    powers of two. A key beyond the last is read as the last: what the cache holds there, NaN
+    perhaps, is never touched. The blocks of the next tile are looked up one tile ahead, so that its
+    keys are on their way (cp.async) while this one is multiplied."""
     near = tl.minimum(first + tl.arange(0, TILE), last - 1)
     block = tl.load(table + near // BLOCK_SIZE, mask=near >= first, other=0)
     for start in tl.range(first, last, TILE, num_stages=STAGES):
@@ -137,12 +131,9 @@ def walk(
 def tile_options(
     head_dim: int, element_size: int, capability: int, *, fp8: bool = False
 ) -> dict[str, int]:
-    """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use.
-
-    128 rows and not 64 halve what each multiplication draws from L2. With more than one stage in
-    the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait for each other; with
-    fewer than two it spills where there are none (A100, RTX 30 to 50).
-    """
+    """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use. With
+    more than one stage in the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait
+    for each other; with fewer than two it spills where there are none (A100, RTX 30 to 50)."""
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
     narrow = capability in (86, 89) or capability >= 120  # 99 KB of shared memory a program

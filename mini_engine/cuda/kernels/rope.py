@@ -12,10 +12,8 @@ In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or
      kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
 
-A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, they
-write there in any order, and nobody reads it.
-
-Bytes: qkv in; q, k and v out (PagedAttention's layout: Kwon et al. 2023, arXiv 2309.06180).
+A slot is block · block_size + offset (Kwon et al. 2023, arXiv 2309.06180). Block 0 is the **null
+block**: padded rows have slot 0, they write there in any order, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -132,9 +130,6 @@ def rope_kv_write(
         HEAD_DIM=heads.head_dim, QK_NORM=q_norm is not None, num_warps=1,
         **launch_options(pdl, q.device),
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- the same in PyTorch
 
 
 def rope_reference(

@@ -6,16 +6,12 @@
 In:  logits in any dtype; of each row what `SeededSampler` keeps; `context_lens`, the counter of the
      noise. What is computed, and why: cuda/gumbel.py, its reference.
 Out: a greedy step ends in two launches (head, pick), a sampled one in four (head, cutoffs, draw,
-     pick). A row without filters leaves the second at once.
+     pick). A row without filters leaves the second at once; the fourth's noise takes many programs.
 
 **The cutoff** of top-k is the largest logit c with (tokens from c on) >= k, that of top-p the
-largest with (their mass) >= p · mass. Both sums fall as c rises, so the cutoff lies between two
-logits, and a bisection finds it: each pass reads the row once more, from L2, and keeps one half.
-Of 151,936 normal logits a filter's is found within 23 passes (a test counts them), all by one
-program. How long that takes is not yet measured.
-
-**The draw** hashes the noise of each token, which takes many programs, and leaves the best score of
-each.
+largest with (their mass) >= p · mass. Both sums fall as c rises, so a bisection finds it: each pass
+reads the row once more, from L2, and keeps one half. Of 151,936 normal logits a filter's is found
+within 23 passes (a test counts them), all by one program. How long that takes is not yet measured.
 """
 
 from __future__ import annotations
@@ -152,9 +148,6 @@ def draw_kernel(
     partial = row * tl.num_programs(1) + part
     tl.store(values + partial, value)
     tl.store(indices + partial, index)
-
-
-# ---------------------------------------------------------------- what the model calls
 
 
 def find_cutoffs(
