@@ -12,15 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from mini_engine import files
-from mini_engine.files import (
-    check_folder,
-    check_out,
-    parse_json,
-    read_json,
-    read_object,
-    typed,
-    write_whole,
-)
+from mini_engine.files import check_folder, check_out, read_json, read_object, typed, write_whole
 
 # ---------------------------------------------------------------- JSON
 
@@ -41,12 +33,6 @@ def test_an_object_is_told_from_a_list(tmp_path: Path) -> None:
     assert read_json(path) == [{"a": 1}]
     with pytest.raises(ValueError, match=r"some\.json"):
         read_object(path)
-
-
-def test_text_is_parsed_under_a_name_of_its_own() -> None:
-    assert parse_json('{"a": "é"}', "line 3") == parse_json('{"a": "é"}'.encode(), "line 3")
-    with pytest.raises(ValueError, match="line 3"):
-        parse_json("nothing", "line 3")
 
 
 # ---------------------------------------------------------------- typed

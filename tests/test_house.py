@@ -175,27 +175,11 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("mini_engine.dispatch.modes", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.model.config", "from mini_engine.bench import rows"),
         ("mini_engine.sim.trace", "def late():\n    import numpy, torch"),
-        ("mini_engine.engine.engine", "from mini_engine.step.run import step_time"),
         ("mini_engine.engine.engine", "from ..sim import device"),
-        ("mini_engine.step.curves", "from mini_engine.engine.batch import Request"),
-        ("mini_engine.serving.ladder_cost", "from mini_engine.sim.device import Device"),
-        ("mini_engine.plots.figures", "from mini_engine.serving.report import ServeReport"),
-        ("mini_engine.sim.device", "from mini_engine.cuda.graphs import capture"),
-        ("mini_engine.cuda.runner", "from mini_engine.sim.runner import SimRunner"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.model import Model"),
-        ("mini_engine.bench.rows", "import torch"),
-        ("mini_engine.bench.bench", "from mini_engine.sim import device"),
-        ("mini_engine.endpoint.engines", "import torch"),
-        ("mini_engine.fleet.fleet", "from mini_engine.endpoint.core import Core"),
-        ("mini_engine.serving.replay", "from mini_engine.endpoint import core"),
-        ("mini_engine.cli.demo", "from labs.runner import cli"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),
         ("labs.runner.cli", "from course import draw"),
-        ("labs.runner.cut.cutter", "from labs.runner.checks.checking import check_texts"),
-        ("labs.runner.mistakes.mutants", "import torch"),
     ],
 )
 def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
@@ -254,18 +238,6 @@ def test_the_demo_runs_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "without torch", done.stderr
-
-
-def test_a_file_with_a_dear_fixture_is_one_unit_of_work_and_any_other_test_is_its_own() -> None:
-    """How a run is spread over workers. That it is so in fact, the site's fixture sees."""
-    pytest.importorskip("xdist")
-    from tests.support.distribution import TOGETHER, unit_of
-
-    for file, unit in TOGETHER.items():
-        assert (ROOT / file).exists()
-        assert unit_of(f"{file}::test_a") == unit_of(f"{file}::test_b[1-light]") == unit
-    ids = [f"tests/sim/test_graphs.py::test_{case}" for case in ("a", "b[1]", "b[x@y::z]")]
-    assert [unit_of(one) for one in ids] == ids
 
 
 def test_the_tests_that_take_longest_begin_and_are_called_what_they_were_called() -> None:

@@ -29,7 +29,6 @@ from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predict import score_line, unanswered
 from labs.runner.programs import merged
 from labs.runner.prose import say
-from labs.runner.renumber import renumber
 from labs.runner.report import as_json, done, hole_in_doubt, show_report
 from labs.runner.reward import at_green, at_red, holes_so_far, printed
 from labs.runner.workspace import FIRST, PASSED, Progress
@@ -310,9 +309,7 @@ def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[st
 
 
 def run_update(args: Namespace, console: Console) -> Done:
-    """Give the learner's files the labs' numbers of today, then carry code over where it is due."""
-    for old, new in renumber():
-        console.print(f"{old} is {new} now")
+    """Carry the learner's code over to the engine of today, where it is due."""
     progress = workspace.load_progress()
     labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
     if args.number is not None:

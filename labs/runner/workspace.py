@@ -71,22 +71,10 @@ def home() -> Path:
 
 
 def load_progress() -> Progress:
-    """Raises ValueError for an unreadable file, which is never overwritten, and for one of before
-    the labs had the numbers of their chapters."""
-    progress, of_before = read_progress()
-    if of_before:
-        raise ValueError(
-            "a lab's number is now its chapter's, and your files bear the numbers of before: "
-            f"{command('update')} renames them and loses nothing"
-        )
-    return progress
-
-
-def read_progress() -> tuple[Progress, bool]:
-    """As it was written, and whether with the numbers of before: those were ints."""
+    """Raises ValueError for an unreadable file, which is never overwritten."""
     path = home() / "progress.json"
     if not path.exists():
-        return Progress(), False
+        return Progress()
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         known = {number: LabState(**state) for number, state in data["labs"].items()}
@@ -94,9 +82,9 @@ def read_progress() -> tuple[Progress, bool]:
             for name, value in vars(LabState()).items():
                 if type(value) is not type(found := vars(state)[name]):
                     raise TypeError(f"{name} is {found!r}")
-        return Progress(known, str(data["current"]), deepcopy(known)), isinstance(
-            data["current"], int
-        )
+        if not isinstance(current := data["current"], str):
+            raise TypeError(f"current is {current!r}")
+        return Progress(known, current, deepcopy(known))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read as progress ({error}): mend it, or move it away to begin "
@@ -111,8 +99,7 @@ def save_progress(progress: Progress) -> None:
     with open(home() / ".lock", "w", encoding="utf-8") as lock:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        there, of_before = read_progress()
-        known = {} if of_before else there.labs
+        known = load_progress().labs
         known |= {n: s for n, s in progress.labs.items() if s != progress.read.get(n, LabState())}
         touched = {n: asdict(state) for n, state in known.items() if state != LabState()}
         text = json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n"

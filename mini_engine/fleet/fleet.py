@@ -54,8 +54,7 @@ def least_tokens() -> Router:
 
 
 def power_of_two() -> Router:
-    """The better of two drawn at random, which is nearly as good as the best and asks only two
-    (Mitzenmacher, IEEE TPDS 2001)."""
+    """The better of two drawn at random: nearly as good as the best (Mitzenmacher, TPDS 2001)."""
     rng, best = random.Random(0), least_tokens()
     return lambda replicas, arrival: best(rng.sample(replicas, min(2, len(replicas))), arrival)
 

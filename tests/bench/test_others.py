@@ -19,11 +19,9 @@ pytest.importorskip("torch")
 
 
 from mini_engine.bench import others
-from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.others import KINDS, NAMES, OURS, Job, gaps, leading, prompts
+from mini_engine.bench.others import KINDS, NAMES, OURS, Job, gaps, prompts
 from mini_engine.bench.rows import MEASURED, NOT_RUN
 from mini_engine.cli import main
-from tests.support.checkpoint_helpers import write_smallest
 from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
 
 STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
@@ -56,30 +54,22 @@ def job(engine: str, model: str, **other: Any) -> Job:
 
 
 @pytest.mark.parametrize("engine", FOREIGN)
-def test_an_engines_times_between_tokens_are_those_of_its_decode_steps(
+def test_an_engine_gets_our_prompts_and_its_times_are_those_of_its_decode_steps(
     engine: str, stand_ins: str
 ) -> None:
     """Steps that compute prompts take 50 ms, the first batch is a hundred times as slow."""
-    answer = others.answer(job(engine, stand_ins))
-    assert "not_run" not in answer
+    asked = job(engine, stand_ins)
+    answer = others.answer(asked)
+    for prompt, written in zip(prompts(asked, 1), answer["tokens"], strict=True):
+        assert len(written) == TOKENS
+        for count, token in enumerate(written):
+            assert token == next_token(prompt + written[:count])
     assert len(answer["laps"]) == LAPS
     slower = 2.0 if engine.endswith("-eager") else 1.0
     for gaps_us, tokens_a_piece in answer["laps"]:
         assert set(map(round, gaps_us)) == {DECODE_US * slower, EVERY_TENTH_US * slower}
         assert statistics.median(gaps_us) == pytest.approx(DECODE_US * slower)
         assert tokens_a_piece == 1.0
-
-
-@pytest.mark.parametrize("engine", FOREIGN)
-def test_an_engine_gets_the_prompts_of_the_others_and_writes_all_its_tokens(
-    engine: str, stand_ins: str
-) -> None:
-    asked = job(engine, stand_ins)
-    tokens = others.answer(asked)["tokens"]
-    for prompt, written in zip(prompts(asked, 1), tokens, strict=True):
-        assert len(written) == TOKENS
-        for count, token in enumerate(written):
-            assert token == next_token(prompt + written[:count])
 
 
 @pytest.mark.parametrize(("incremental", "together"), [(True, False), (False, True), (True, True)])
@@ -123,14 +113,6 @@ def test_a_gap_counts_while_every_request_is_decoding(times: list[list[int]]) ->
     found, tokens_a_piece = gaps(times)
     assert found == pytest.approx(wanted)
     assert tokens_a_piece >= 1.0
-
-
-def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
-    ours = [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert leading(ours, ours) == 1.0
-    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]]) == 6 / 8
-    assert leading(ours, [[9, 2, 3, 4]]) == 0.0
-    assert leading([], ours) == 0.0
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -212,36 +194,6 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
     assert (vllm.status, vllm.itl.median, vllm.p99_us) == (MEASURED, 40.0, 500.0)
     assert vllm.times_ours == pytest.approx(40 / 120, rel=1e-5)
     assert vllm.same_tokens == 1.0
-
-
-# ---------------------------------------------------------------- the command
-
-
-def test_the_command_measures_engines_beside_this_one_into_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """This engine and a stand-in in real processes."""
-    in_children(monkeypatch, "")
-    checkpoint, out = tmp_path / "smallest", tmp_path / "bench.json"
-    checkpoint.mkdir()
-    write_smallest(checkpoint)
-    asked = others.ask
-
-    def on_its_clock(job: Job, *more: Any) -> dict[str, Any]:
-        monkeypatch.setenv("STAND_IN", "" if job.engine == OURS else "clock")
-        return asked(job, *more)
-
-    monkeypatch.setattr(others, "ask", on_its_clock)
-    words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
-             "20", "--steps", "20", "-o", str(out)]  # fmt: skip
-    assert main([*words, "--against", "vllm,nano-vllm"]) == 0
-    assert "nano-vllm" in capsys.readouterr().err
-    measurement = read_measurement(out)
-    assert measurement.figures["rows"] == []
-    rows = {row["engine"]: row for row in measurement.figures["others"]}
-    assert [row["status"] for row in rows.values()][:2] == [MEASURED, MEASURED]
-    assert rows["vllm"]["itl"]["median"] == 1000.0
-    assert rows["vllm"]["times_ours"] > 0
 
 
 @pytest.mark.parametrize(

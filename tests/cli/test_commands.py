@@ -193,26 +193,6 @@ SAMPLED = ["--temperature", "0.8", "--top-p", "0.95", "--top-k", "40", "--seed",
 
 
 @pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY"])
-def test_generate_gives_the_same_tokens_in_every_mode(
-    mode: str, drawn: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", *drawn]
-    default = json_of(capsys, *words)
-    other = json_of(capsys, *words, "--mode", mode, "--capture-sizes", "1,3,64")
-    assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
-
-
-def test_generate_says_what_the_cache_is_in(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--max-new-tokens", "2", "--prompt", "Create a"]
-    assert json_of(capsys, *words)["kv_dtype"] == "auto"
-    assert json_of(capsys, *words, "--kv-dtype", "fp8")["kv_dtype"] == "fp8"
-    assert "fp8" in refused(capsys, *words, "--kv-dtype", "fp9")
-    assert main([*words, "--kv-dtype", "fp8"]) == 0
-    assert "fp8" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
 def test_both_backends_write_the_same_text(
     drawn: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,16 +273,6 @@ def test_a_trace_is_of_the_engine_and_the_host_that_are_named(
     assert "on one h200, host desktop-2025, engine sglang" in out
 
 
-def test_generate_names_what_it_simulates(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--max-new-tokens", "3", "--prompt", "Return the", "--mode", "NONE"]
-    usual = json_of(capsys, *words)
-    quick = json_of(capsys, *words, "--spec", "H100", "--host", "desktop-2025")
-    assert (quick["spec"], quick["host"], quick["engine"]) == ("h100", "desktop-2025", "vllm")
-    assert quick["simulated_us"] < usual["simulated_us"]  # eager: the host decides
-    assert main([*words, "--host", "desktop-2025"]) == 0
-    assert "on one h200, host desktop-2025, engine vllm" in capsys.readouterr().out
-
-
 def test_serve_reports_on_the_shipped_trace(capsys: pytest.CaptureFixture[str]) -> None:
     result = json_of(capsys, "serve")
     assert result["requests"] == len(SHIPPED_TRACE.read_text().splitlines())
@@ -338,29 +308,7 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
     assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
 
 
-def test_serve_under_none_pays_with_its_latency(capsys: pytest.CaptureFixture[str]) -> None:
-    eager = json_of(capsys, "serve", "--mode", "NONE")
-    graphs = json_of(capsys, "serve", "--mode", "FULL_AND_PIECEWISE")
-    assert eager["itl_p50_us"] > graphs["itl_p50_us"]
-    assert eager["padding_waste"] == 0
-    assert eager["optimal_ladder"] is None
-
-
 # -- bad input -----------------------------------------------------------------------------------
-
-
-def test_a_bad_row_of_a_trace_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.68,374,44\n"
-        "2023-11-16 18:15:47.68,many,44\n"
-        "2023-11-16 18:15:48.68,30,4\n"
-    )
-    line = refused(capsys, "serve", "--trace", str(path))
-    assert "trace.csv" in line
-    assert "ContextTokens" in line
-    assert "3" in line
 
 
 def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(

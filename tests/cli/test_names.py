@@ -3,14 +3,12 @@ the terminal is text like any other."""
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 
 from mini_engine.cli import main
-from mini_engine.cli.terminal import Screen
 from mini_engine.step.cards import FOLDERS
 
 NAMES = ("[/bold]", "[red2]x", "[bold]", ":cat:", "$\\frac$", "a$b_{c$")
@@ -19,21 +17,6 @@ NAMES = ("[/bold]", "[red2]x", "[bold]", ":cat:", "$\\frac$", "a$b_{c$")
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def printed(text: str) -> str:
-    screen = io.StringIO()
-    Screen(file=screen, width=80).print(text)
-    return screen.getvalue().rstrip("\n")
-
-
-@pytest.mark.parametrize("name", ["[/t].jsonl", "[x]", "[link=f]y", "a[1, 2]", "[/bold]x", ":cat:"])
-def test_a_name_is_printed_as_it_stands(name: str) -> None:
-    assert name in printed(f"{name} fits")
-
-
-def test_no_name_gives_orders_to_the_terminal() -> None:
-    assert printed("\x1b[2Jgone") == "\\x1b[2Jgone"
 
 
 @pytest.mark.parametrize("name", NAMES)

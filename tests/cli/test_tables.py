@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from mini_engine.cli import ladder, main, options
+from mini_engine.cli import main, options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import FOLDERS, load_spec
 from mini_engine.step.curves import crossover_batch
@@ -167,15 +166,6 @@ def test_ladder_explains_what_the_dispatcher_does(
     assert says in told
 
 
-def test_the_explanation_is_for_every_batch_the_dispatchers_answer() -> None:
-    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8, 16], 6)
-    for batch in range(1, 7):
-        chosen = dispatcher.dispatch(batch, batch, 1)
-        told = ladder.explain_batch(dispatcher, batch)
-        assert told["decode"] == f"{chosen.mode.name}, {chosen.num_tokens} rows"
-        assert ("No full graph" in told["explanation"]) is (chosen.mode.name != "FULL")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -202,20 +192,6 @@ def test_with_json_a_picture_is_written_only_where_one_is_asked_for(
     assert not list(Path().iterdir())
     answer(capsys, f"crossover --max-batch 4 -o {tmp_path / 'asked.png'}")
     assert (tmp_path / "asked.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "told"),
-    [
-        ([1, 2, 4], "1, 2, 4"),
-        ([1, 2, 3, 4], "1 … 4"),
-        ([8, 16, 24, 32, 33], "8 … 32 (every 8), 33"),
-        ([5], "5"),
-        ([], ""),
-    ],
-)
-def test_sizes_are_told_in_runs(sizes: list[int], told: str) -> None:
-    assert ladder.in_runs(sizes) == told
 
 
 # ---------------------------------------------------------------- capacity
@@ -295,18 +271,11 @@ def test_drafts_are_predicted_by_batch_and_written_by_a_head_they_stop_paying(
     assert "They stop paying at batch 128." in capsys.readouterr().out
 
 
-def test_a_draft_that_is_no_shape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["crossover", "--speculate", "3", "--draft", "gpt-5"]) == 2
-    assert "gpt-5" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("crossover --accept 0.5", "--accept and --draft say what --speculate K"),
-        ("crossover --draft head", "--accept and --draft say what --speculate K"),
         ("crossover --speculate 3 -o x.png", "--speculate draws no picture"),
-        ("crossover --speculate 16", "'16' is not a whole number from 1 to 15"),
         ("validate --speculation --fit", "--speculation has points of its own"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import fences, missing_lines, symbol_source
+from tests.support.documents import fences, missing_lines
 from tests.support.warm_python import warm_python
 
 TEXT = """# A b: `c` & d
@@ -54,13 +54,6 @@ def test_shown_lines_must_be_printed_in_order(shown: str, missing: list[str]) ->
     assert missing_lines(shown, "a\nb\nc\n") == missing
 
 
-def test_an_excerpt_is_looked_up_by_symbol() -> None:
-    assert symbol_source("tests/course/test_documents.py:TEXT").startswith("TEXT = ")
-    assert "def inner" not in symbol_source("tests/support/documents.py:Fence.commands")
-    with pytest.raises(LookupError, match="has no Fence"):
-        symbol_source("tests/support/documents.py:Fence.nothing")
-
-
 # ---------------------------------------------------------------- tests/support/warm_python.py
 
 SAYS = "import os, sys; print(sys.argv, os.getcwd(), os.environ.get('HERE'), __name__, sys.path[0])"
@@ -69,11 +62,9 @@ SAYS = "import os, sys; print(sys.argv, os.getcwd(), os.environ.get('HERE'), __n
 @pytest.mark.parametrize(
     "words",
     [
-        ["-c", SAYS, "a b", "--c"],
-        ["-c", f"{SAYS}; print('no', file=sys.stderr); sys.exit(3)"],
+        ["-c", f"{SAYS}; print('no', file=sys.stderr); sys.exit(3)", "a b", "--c"],
         ["-c", "import os; print('before', flush=True); os.kill(os.getpid(), 9)"],
         ["-m", "says", "a b"],
-        ["says.py", "a b"],
     ],
 )
 def test_the_warm_python_does_what_python_does(words: list[str], tmp_path: Path) -> None:

@@ -211,22 +211,6 @@ def test_the_site_is_light(site: Path) -> None:
         assert sum(travels.values()) <= 300_000, travels
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize(
-    "name", ["index", "timeline", "course/04-two-clocks", "course/CHEATSHEET", "search"]
-)
-def test_a_page_fits_its_screen_and_complains_of_nothing(
-    site: Path, browser: Any, name: str, viewport: dict[str, int], scheme: str
-) -> None:
-    url = f"file://{site}/{name}.html"
-    opened, complaints = page(browser, url, viewport=viewport, color_scheme=scheme)
-    wide = opened.evaluate("document.documentElement.scrollWidth")
-    assert wide <= viewport["width"], "the page scrolls sideways"
-    assert complaints == []
-    opened.context.close()
-
-
 def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/course/CHEATSHEET.html")
     side = dict.fromkeys(("top", "bottom", "left", "right"), "1cm")

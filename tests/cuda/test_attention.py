@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.attention import DecodeAttention, HostAttention, RaggedAttention  # noqa: E402
-from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from tests.support.torch_helpers import (  # noqa: E402
-    CPU,
     DEVICES,
-    LIMITS,
     MAX_BLOCKS,
     TOLERANCE,
     batch_of,
     step,
     tiny_weights,
-    torch_model,
     warm_model,
 )
 
@@ -46,22 +42,3 @@ def test_static_and_host_side_attention_agree_on_every_batch(
         size = (batch.num_reqs + padding[1],) * 2
         decode, _ = step(warm_model(weights), batch, DecodeAttention(MAX_BLOCKS, 4), *size)
         torch.testing.assert_close(host, decode, atol=TOLERANCE, rtol=0)
-
-
-def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
-    """Even where the null block holds NaN: a padded row attends to nothing."""
-    for batch, size, attention in (
-        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
-        (batch_of([(5, 3)]), (9, 2), RaggedAttention(MAX_BLOCKS, 4)),
-        (batch_of([(5, 3)]), (9, 2), HostAttention((3,), (8,), 4)),
-    ):
-        model = torch_model(tiny_weights(), LIMITS.num_blocks, LIMITS.block_size)
-        for cache in (*model.cache.keys, *model.cache.values):
-            cache[0] = float("nan")
-        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
-        assert model.body(inputs, attention).isfinite().all()
-        table = batch.entries[0].block_table
-        for cache in (*model.cache.keys, *model.cache.values):
-            assert cache[0, 0].isfinite().all()
-            assert cache[0, 1:].isnan().all()
-            assert not cache[[b for b in range(1, LIMITS.num_blocks) if b not in table]].any()

@@ -10,22 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
-TWO_STAGES = """
-import pytest
-
-@pytest.mark.gpu_slow
-def test_minutes(): pass
-
-@pytest.mark.gpu
-def test_seconds(): pass
-
-def test_anywhere(): pass
-"""
-SKIPS_ITSELF = "import pytest; pytest.skip('not here', allow_module_level=True)"
-SKIPPED = TWO_STAGES.replace("pass", "pytest.skip('no GPU')")
 ENDLESS = """
 import time, pytest
 from hypothesis import given, strategies as st
@@ -79,31 +64,6 @@ def pytest_on(folder: Path, files: dict[str, str], *words: str) -> subprocess.Co
     )  # fmt: skip
 
 
-def test_a_module_that_skips_itself_does_not_break_the_summary(tmp_path: Path) -> None:
-    files = {"test_itself.py": SKIPS_ITSELF, "test_gpu.py": SKIPPED}
-    done = pytest_on(tmp_path, files, "-q")
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "GPU checks skipped, no NVIDIA GPU here (2):\n  test_gpu.py: 2\n" in done.stdout
-    assert "with a GPU: make gpu, or python -m pytest -m gpu\n" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("chosen", "ran"),
-    [
-        ("gpu", {"test_minutes", "test_seconds"}),
-        ("gpu and not gpu_slow", {"test_seconds"}),
-        ("gpu_slow", {"test_minutes"}),
-        ("not gpu", {"test_anywhere"}),
-    ],
-)
-def test_gpu_slow_implies_gpu_and_makes_the_second_stage(
-    chosen: str, ran: set[str], tmp_path: Path
-) -> None:
-    done = pytest_on(tmp_path, {"test_stages.py": TWO_STAGES}, "-v", "-m", chosen)
-    passed = [line for line in done.stdout.splitlines() if "PASSED" in line]
-    assert {line.partition("::")[2].split()[0] for line in passed} == ran
-
-
 def test_a_run_for_the_gpu_comes_in_the_order_of_what_it_teaches_and_imports_nothing_else(
     tmp_path: Path,
 ) -> None:
@@ -130,13 +90,3 @@ def test_after_an_illegal_address_no_test_fails_for_that_reason_alone(tmp_path: 
     done = pytest_on(tmp_path, {"test_broken.py": BROKEN}, "-m", "gpu")
     assert "test_breaks leaves nothing to run on: CUDA error: illegal address" in done.stdout
     assert "1 failed, 1 passed" in done.stdout, "the one before it, and not the one behind it"
-
-
-def test_a_gpu_test_in_a_file_that_does_not_say_so_is_refused(tmp_path: Path) -> None:
-    files = {
-        "test_hidden.py": "from marks import ONE\n@ONE\ndef test_it(): pass\n",
-        "marks.py": "import pytest\nONE = pytest.mark.gpu\n",
-    }
-    done = pytest_on(tmp_path, files)
-    assert done.returncode != 0
-    assert "test_hidden.py::test_it is marked gpu, and nothing in its file says so" in done.stderr

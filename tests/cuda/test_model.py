@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda.attention import Attention, DecodeAttention, RaggedAttention  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
-from mini_engine.cuda.model import rotary_tables  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
@@ -33,17 +32,14 @@ from mini_engine.engine.blocks import BlockPool  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED as CHECKPOINT  # noqa: E402
 from mini_engine.engine.step_arrays import step_arrays  # noqa: E402
-from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
-from mini_engine.sim.weights import load_weights as load_for_sim  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.sim.test_model import reference  # noqa: E402
-from tests.support.model_helpers import LoneModel  # noqa: E402
 from tests.support.torch_helpers import (  # noqa: E402
     CPU,
     DEVICES,
     FAMILIES,
     LIMITS,
     MAX_BLOCKS,
-    MIXTURE,
     TOLERANCE,
     LoneTorchModel,
     batch_of,
@@ -77,29 +73,6 @@ def test_logits_equal_transformers_in_prefill_chunks_and_decode(
         parts.append(ours.logits([ids[i]], i, attention))
     assert np.abs(expected).max() > 0.5  # not a comparison of zeros
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_moe"])
-def test_logits_equal_the_simulators_on_the_same_folder(family: str, tmp_path: Path) -> None:
-    config = {**FAMILIES, "qwen3_moe": MIXTURE}[family]
-    random_folder(config, tmp_path, seed=7)
-    ids = np.random.default_rng(7).integers(0, config.vocab_size, 20).tolist()
-    theirs = LoneModel(config, load_for_sim(config, tmp_path))
-    ours = LoneTorchModel(load_weights(config, tmp_path, CPU, torch.float32))
-    for start, stop in ((0, 9), (9, 19), (19, 20)):
-        expected = theirs.logits(ids[start:stop], start)
-        got = ours.logits(ids[start:stop], start)
-        np.testing.assert_allclose(got, expected, atol=TOLERANCE, rtol=0)
-
-
-def test_rotary_tables_follow_llama_3s_stretching() -> None:
-    """Positions far out, where one wrong frequency shows; the small models above stay near 0."""
-    from mini_engine.sim.model import rotary_tables as in_numpy
-
-    config = named_shape("llama-3.2-1b")
-    for ours, theirs in zip(rotary_tables(config, CPU), in_numpy(config), strict=True):
-        # Angles are the same float32; cos and sin of two libraries differ in the last place.
-        np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -80,21 +80,6 @@ def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 tokens on cpu, plain layers, 0 graphs captured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--kernels", "0"], "--kernels"),
-        (["--kernels", "9"], "--kernels"),
-        (["--steps-per-replay", "4"], "--steps-per-replay"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(
-    more: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", "--prompt", "Return", *more]) == 2
-    assert says in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("mode", "sizes"), [("FULL", [3]), ("NONE", None)])
 def test_where_no_decode_rung_has_a_graph_of_several_steps_a_replay_runs_one(
     mode: str, sizes: list[int] | None

@@ -262,10 +262,3 @@ def test_an_engine_that_is_greedy_refuses_a_request_that_is_not() -> None:
     serving, _ = engine("FULL", (2,))
     with pytest.raises(ValueError, match=r"temperature is 0.8"):
         serving.run([Request("b", (1, 2), 3, sampling=SamplingParams(0.8))])
-
-
-def test_other_seeds_write_other_texts_and_a_cold_request_writes_the_greedy_one() -> None:
-    texts = {alone((1, 2), 12, SamplingParams(2.0, seed=seed)) for seed in range(8)}
-    assert len(texts) == 8
-    for cold in (SamplingParams(2.0, top_k=1, seed=3), SamplingParams(1e-5, seed=4)):
-        assert alone((1, 2), 12, cold) == alone((1, 2), 12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,43 +12,11 @@ torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import KVCache  # noqa: E402
-from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.swap import HostBlocks  # noqa: E402
-from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
-from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
-from mini_engine.engine.engine import Engine  # noqa: E402
-from tests.support.torch_helpers import DEVICES, TINY, inference, tiny_weights, torch_model  # noqa: E402
+from mini_engine.engine.batch import ScheduledBatch  # noqa: E402
+from tests.support.torch_helpers import DEVICES, TINY, inference  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures(inference.__name__)
-
-TIGHT = SchedulerLimits(4, 12, 14, 2, 32, preemption="swap", host_blocks=40)
-REQUESTS = [Request(str(i), (i + 1, 5, 9, i), 9) for i in range(5)]
-
-
-def served(
-    limits: SchedulerLimits, device: str = "cpu", sizes: tuple[int, ...] = ()
-) -> tuple[dict[str, tuple[int, ...]], int]:
-    """The text of each request, and how many blocks were copied."""
-    mode = "FULL_AND_PIECEWISE" if sizes else "NONE"
-    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    model = torch_model(tiny_weights(device), limits.num_blocks, limits.block_size)
-    runner = TorchRunner(model, limits, dispatcher, graphs_for(device))
-    runner.capture()
-    copied: Counter[str] = Counter()
-    done = Engine(runner, limits, dispatcher).run(
-        REQUESTS,
-        on_step=lambda r: copied.update(out=len(r.batch.swap_out), back=len(r.batch.swap_in)),
-    )
-    assert copied["out"] == copied["back"]
-    return {c.request_id: c.tokens for c in done}, copied["out"]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_text_is_the_same_by_swap_and_by_computing_again(device: str) -> None:
-    swapped, copied = served(TIGHT, device, (4,))
-    again, none = served(replace(TIGHT, preemption="recompute", host_blocks=0), device)
-    assert swapped == again
-    assert (copied > 0, none) == (True, 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -98,18 +65,3 @@ def test_the_copies_wait_for_the_steps_before_and_the_step_waits_for_the_copies(
     assert said == []
     host.copy(ScheduledBatch((), swap_out=((1, 0),)))
     assert said == ["copies wait for steps", "work on copies", "steps wait for copies"]
-
-
-@pytest.mark.parametrize("late", ["swap_out", "swap_in"])
-def test_a_copy_after_the_step_is_seen(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that the step reuses before it was copied out; one that it reads too early."""
-    execute = TorchRunner.execute
-
-    def hasty(self, batch, descriptor):  # type: ignore[no-untyped-def]
-        tokens = execute(self, replace(batch, **{late: ()}), descriptor)
-        self.host_blocks.copy(ScheduledBatch((), **{late: getattr(batch, late)}))
-        return tokens
-
-    right, _ = served(TIGHT)
-    monkeypatch.setattr(TorchRunner, "execute", hasty)
-    assert served(TIGHT)[0] != right

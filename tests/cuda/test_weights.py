@@ -14,9 +14,8 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda.weights import Weights, load_weights, random_weights  # noqa: E402
 from mini_engine.model import checkpoint  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.sim import weights as sim_weights  # noqa: E402
 from tests.support.checkpoint_helpers import num_parameters  # noqa: E402
-from tests.support.torch_helpers import CPU, DEVICES, FAMILIES, TINY, LoneTorchModel, random_folder  # noqa: E402
+from tests.support.torch_helpers import CPU, DEVICES, FAMILIES, TINY, LoneTorchModel  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -30,26 +29,6 @@ def by_name(weights: Weights) -> dict[str, torch.Tensor | None]:
 
 
 # ---------------------------------------------------------------- loading
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_both_wings_read_the_same_numbers_from_a_folder(family: str, tmp_path: Path) -> None:
-    config = FAMILIES[family]
-    folder = random_folder(config, tmp_path)
-    ours = by_name(load_weights(config, folder, CPU, torch.float32))
-    numpy = sim_weights.load_weights(config, folder)
-    theirs = {
-        "embed": numpy.read(checkpoint.EMBED),
-        "final_norm": numpy.read(checkpoint.FINAL_NORM),
-        "lm_head": numpy.read(
-            checkpoint.EMBED if config.tie_word_embeddings else checkpoint.LM_HEAD
-        ),
-    }
-    for i, layer in enumerate(numpy.layers):
-        theirs |= {f"{i}.{name}": array for name, array in layer.items()}
-    assert {name for name, tensor in ours.items() if tensor is not None} == theirs.keys()
-    assert all(np.array_equal(ours[name], array) for name, array in theirs.items())
-    assert (ours["lm_head"] is ours["embed"]) == config.tie_word_embeddings
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38])

@@ -4,8 +4,6 @@
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.pieces import split_pieces
@@ -38,8 +36,3 @@ def captured_pieces(layers):
 def test_piecewise_graphs_are_counted_as_in_vllm_0_33(vector):
     graphs = captured_pieces(vector["layers"]) * vector["sizes"] * vector["lora_cases"]
     assert graphs == vector["expect_piecewise_cuda_graphs"]
-
-
-@given(layers=st.integers(1, 40))
-def test_l_attention_layers_leave_l_plus_one_graphs_a_size(layers):
-    assert captured_pieces(layers) == layers + 1

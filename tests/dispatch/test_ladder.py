@@ -115,22 +115,6 @@ def test_a_ladder_refuses_rungs_that_are_none(sizes, words):
         CaptureLadder(sizes)
 
 
-@pytest.mark.parametrize(
-    ("n", "words"),
-    [
-        (33, ["runs at 40", "next rung down is 32", "7 of the 40 rows (18%) are padding"]),
-        (40, ["runs at 40, unpadded"]),
-        (513, ["runs eagerly", "above the top rung 512", "up to 513"]),
-        (0, ["nothing to run"]),
-    ],
-)
-def test_the_ladder_explains_why_a_batch_runs_where_it_does(n, words):
-    sentence = CaptureLadder(default_capture_sizes(256, 8192)).explain(n)
-    assert sentence.count(".") == 1, "one sentence"
-    for word in words:
-        assert word in sentence
-
-
 # ── waste ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -163,18 +147,6 @@ def every_ladder(rungs, top):
             yield CaptureLadder([*below, top])
 
 
-@given(histogram=histograms, rungs=st.integers(1, 5))
-def test_no_ladder_of_so_many_rungs_pads_less(histogram, rungs):
-    if not any(histogram.values()):
-        return
-    best = optimal_ladder(histogram, rungs)
-    top = max(rows for rows, times in histogram.items() if times)
-    assert best.top == top
-    assert len(best) == min(rungs, sum(times > 0 for times in histogram.values()))
-    padded = best.waste(histogram).padded_rows
-    assert padded == min(ladder.waste(histogram).padded_rows for ladder in every_ladder(rungs, top))
-
-
 @given(
     histogram=histograms,
     rungs=st.integers(1, 4),
@@ -200,15 +172,6 @@ def test_the_best_ladder_of_a_server_at_full_size_beats_the_default_one():
     assert len(best) == len(default)
     assert best.top == default.top == 256
     assert best.waste(histogram).padded_rows < default.waste(histogram).padded_rows
-
-
-def test_batches_above_the_top_are_left_to_run_eagerly():
-    assert optimal_ladder({3: 1, 9: 1000}, 2, top=4) == (3, 4)
-    assert optimal_ladder({9: 1}, 3, top=4) == (4,)
-
-
-def test_a_top_above_every_batch_takes_a_rung():
-    assert optimal_ladder({3: 5, 2: 5}, 2, top=16) == (3, 16)
 
 
 @pytest.mark.parametrize(

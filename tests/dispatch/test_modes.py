@@ -37,22 +37,6 @@ def test_a_mode_that_does_not_exist_is_refused_with_the_names_that_do():
         GraphDispatcher("PARTIAL", [1, 2], max_num_seqs=2)
 
 
-def test_the_compilation_modes_are_numbered_as_in_vllm_0_33():
-    assert [mode.name for mode in CompilationMode] == [
-        "NONE",
-        "STOCK_TORCH_COMPILE",
-        "DYNAMO_TRACE_ONCE",
-        "VLLM_COMPILE",
-    ]
-    assert [int(mode) for mode in CompilationMode] == [0, 1, 2, 3]
-
-
-def test_attention_support_is_ordered_from_never_to_always():
-    support = AttentionCGSupport
-    assert support.NEVER < support.UNIFORM_SINGLE_TOKEN_DECODE
-    assert support.UNIFORM_SINGLE_TOKEN_DECODE < support.UNIFORM_BATCH < support.ALWAYS
-
-
 @pytest.mark.parametrize("vector", vectors("mode_resolution"), ids=label)
 def test_a_mode_is_resolved_as_in_vllm_0_33(vector):
     inputs = dict(vector["inputs"])
@@ -62,17 +46,6 @@ def test_a_mode_is_resolved_as_in_vllm_0_33(vector):
             resolve_mode(mode, support, **inputs)
     else:
         assert resolve_mode(mode, support, **inputs).name == vector["expect"]
-
-
-def test_without_graph_support_only_a_model_cut_by_the_compiler_keeps_its_pieces():
-    for compilation_mode in CompilationMode:
-        resolved = resolve_mode(
-            "FULL_AND_PIECEWISE",
-            "NEVER",
-            attention_in_splitting_ops=True,
-            compilation_mode=compilation_mode,
-        )
-        assert resolved is (PIECEWISE if compilation_mode == 3 else NONE)
 
 
 @given(
@@ -105,28 +78,3 @@ def test_a_resolved_mode_asks_nothing_that_is_not_there(
     if resolved.mixed_mode() is PIECEWISE:
         assert available
     assert resolve_mode(resolved, support, **settings) is resolved, "resolving twice differs"
-
-
-def test_the_table_in_the_docstring_of_resolve_mode_is_what_it_does():
-    """Its lines are settings, or a mode with what becomes of it for each support."""
-    settings, checked = {}, 0
-    table = str(resolve_mode.__doc__).partition("asked for ")[2].splitlines()[1:]
-    for line in filter(None, map(str.strip, table)):
-        if line.startswith(("split", "not split")):
-            settings = {
-                "attention_in_splitting_ops": not line.startswith("not"),
-                "compilation_mode": 0 if "no VLLM_COMPILE" in line else 3,
-                "uniform_decode_query_len": 3 if "several tokens" in line else 1,
-                "piecewise_capture_available": "no piecewise capture" not in line,
-            }
-            continue
-        mode, *outcomes = line.split()
-        for support, outcome in zip(AttentionCGSupport, outcomes, strict=True):
-            checked += 1
-            if outcome == "ValueError":
-                with pytest.raises(ValueError, match="PIECEWISE"):
-                    resolve_mode(mode, support, **settings)
-            else:
-                found = resolve_mode(mode, support, **settings).name
-                assert found == outcome.replace("=", mode), (line, support, settings)
-    assert checked == 4 * (6 * 3 + 1)

@@ -12,7 +12,6 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import PREEMPTIONS, Request, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool
 from mini_engine.engine.engine import Engine, StepRecord
-from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.swap import SwappingScheduler
 from tests.support.fake_runner import (
     VOCAB,
@@ -180,13 +179,6 @@ def test_a_bad_request_is_refused_before_anything_runs(bad: Request, says: str) 
 # --- The tests above are only worth something if the fake runner sees a broken engine. ---
 
 
-def test_the_crowd_is_right_when_nothing_is_broken_and_some_are_preempted() -> None:
-    done = served(small_engine(blocks=13)[0])
-    assert are_right(done)
-    assert done
-    assert sum(c.num_preemptions for c in done) > 0
-
-
 def test_a_block_with_two_owners_is_seen() -> None:
     class Sharing(BlockPool):
         def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
@@ -203,17 +195,3 @@ def test_a_padded_row_that_writes_a_block_in_use_is_seen() -> None:
     runner.padding_block = 1
     engine.run([Request("one", [4], 3)])  # rungs fit exactly: nothing padded, nothing broken
     assert not are_right(served(engine))
-
-
-def test_a_preempted_request_that_loses_its_tokens_is_seen() -> None:
-    class Careless(Scheduler):
-        def _preempt_youngest(self) -> Request:
-            request = super()._preempt_youngest()
-            self.waiting[0].output.clear()
-            return request
-
-    engine, _ = small_engine(blocks=13)
-    engine.scheduler = Careless(engine.scheduler.limits)
-    done = served(engine)
-    assert done
-    assert any(len(c.token_times_us) != len(c.tokens) for c in done)

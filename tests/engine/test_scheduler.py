@@ -25,16 +25,6 @@ def run_step(s: Scheduler) -> ScheduledBatch:
     return batch
 
 
-def test_a_chunk_of_one_token_is_still_prefill() -> None:
-    s = scheduler(budget=4)
-    s.submit(request("a", 5, 3))
-    assert run_step(s).has_prefill
-    tail = run_step(s)
-    assert tail.query_lens == (1,)
-    assert tail.has_prefill
-    assert not run_step(s).has_prefill
-
-
 def test_a_text_ends_where_the_context_does() -> None:
     s = scheduler(context=10)
     s.submit(request("a", 7, 50))
@@ -86,14 +76,6 @@ def test_a_request_that_can_never_run_is_refused(prompt: int, new: int, says: st
     with pytest.raises(ValueError, match=says):
         s.submit(request("x", prompt, new))
     assert not s.has_unfinished
-
-
-def test_the_largest_request_that_fits_runs_through() -> None:
-    s = scheduler(blocks=11)
-    s.submit(request("x", 38, 3))  # the last token needs no place: 40 rows
-    while s.has_unfinished:
-        run_step(s)
-    assert s.pool.num_free == 10
 
 
 def test_an_id_in_use_is_refused() -> None:

@@ -119,17 +119,6 @@ def test_the_last_token_that_may_be_written_is_never_drafted() -> None:
     assert sum(len(r.written) for r in records) == 7
 
 
-def test_an_end_inside_accepted_drafts_cuts_what_follows_it() -> None:
-    plain = tokens_alone(Request("r3", [5, 6], 12))
-    assert plain[2] not in plain[:2]
-    request = Request("r3", [5, 6], 12, eos_ids={plain[2]})
-    engine = engine_of(Oracle())
-    (done,) = engine.run([request])
-    assert done.tokens == plain[:3]
-    assert done.finish_reason == "stop"
-    assert engine.scheduler.drafts.hit == 3  # the draft behind the end was right, too
-
-
 def test_nobody_is_preempted_for_drafts() -> None:
     requests = [Request("r3", [1, 2], 5), Request("r7", [3, 4], 5)]  # 6 slots each in the end
     for num_blocks, lens in ((7, (4, 4)), (6, (4, 1)), (5, (1, 1))):  # of 2 slots, one of them null
@@ -167,13 +156,6 @@ def test_an_n_gram_is_continued_as_it_was_the_last_time(text: list[int], count: 
     else:
         period = 1
     assert all(whole[at] == whole[at - period] for at in range(known, known + count))
-
-
-def test_what_repeats_is_drafted_beyond_the_end_of_the_text() -> None:
-    assert continued([1, 2, 3, 1, 2], 5) == [3, 1, 2, 3, 1]
-    assert continued([9, 4, 9, 5, 9], 2) == [5, 9]
-    assert continued([1, 2, 3], 2) == [3, 3]
-    assert continued([1, 2, 3, 8, 1, 2, 3, 9, 7, 2, 3], 1) == [9]
 
 
 def test_drafts_without_a_proposer_and_beside_several_steps_are_refused_in_words() -> None:

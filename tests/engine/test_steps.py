@@ -41,18 +41,6 @@ def test_a_batch_runs_several_steps_as_long_as_one_request_wants_them_all() -> N
     assert [len(one.tokens) for one in done] == [3, 9]
 
 
-def test_what_is_sampled_after_a_stop_is_cut() -> None:
-    plain = tokens_alone(Request("a", [5, 6], 12))
-    request = Request("a", [5, 6], 12, eos_ids={plain[6]})
-    heard: list[int] = []
-    serving, runner = engine()
-    (done,) = serving.run([request], on_token=lambda _, token: heard.append(token))
-    assert tuple(heard) == done.tokens == tokens_alone(request)
-    assert done.finish_reason == "stop"
-    assert runner.batches[-1].steps == 4
-    assert serving.scheduler.pool.num_free == LIMITS.num_blocks - 1
-
-
 def test_tokens_of_one_replay_are_known_at_its_end() -> None:
     serving, runner = engine()
     (done,) = serving.run([Request("a", [5, 6], 9)])

@@ -3,8 +3,6 @@ by the properties of test_engine.py, which swap, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -23,12 +21,10 @@ def swap_limits(preemption: str = "swap", host_blocks: int = 50, **more: bool) -
 
 
 def run(
-    limits: SchedulerLimits,
-    runner: Callable[[SchedulerLimits], FakeRunner] = FakeRunner,
-    saves_us: SavesUs | None = None,
+    limits: SchedulerLimits, saves_us: SavesUs | None = None
 ) -> tuple[list[Completion] | None, list[ScheduledBatch]]:
     """The crowd's completions, None where the cache was corrupted; and all batches."""
-    runs = runner(limits)
+    runs = FakeRunner(limits)
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], 4)
     return served(Engine(runs, limits, dispatcher, saves_us=saves_us)), runs.batches
 
@@ -131,60 +127,3 @@ def test_a_preemption_that_nobody_knows_is_refused() -> None:
 def test_cheaper_without_a_cost_is_refused() -> None:
     with pytest.raises(ValueError, match="'cheaper' needs saves_us"):
         SwappingScheduler(swap_limits("cheaper"))
-
-
-# --- Faults: the copies at the wrong time, or of the wrong blocks. ---
-
-
-class OutTooLate(FakeRunner):
-    """A block is copied out when the step that reuses it has written already."""
-
-    def copy_out(self, batch: ScheduledBatch) -> None:
-        pass
-
-    def execute(self, batch, descriptor):  # type: ignore[no-untyped-def]
-        tokens = super().execute(batch, descriptor)
-        super().copy_out(batch)
-        return tokens
-
-
-class InTooLate(FakeRunner):
-    """A block comes back when the step has read it already."""
-
-    def copy_in(self, batch: ScheduledBatch) -> None:
-        pass
-
-    def execute(self, batch, descriptor):  # type: ignore[no-untyped-def]
-        tokens = super().execute(batch, descriptor)
-        super().copy_in(batch)
-        return tokens
-
-
-class WrongOrder(FakeRunner):
-    """The blocks of a request come back in another order."""
-
-    def copy_in(self, batch: ScheduledBatch) -> None:
-        blocks = [block for block, _ in batch.swap_in]
-        hosts = [host for _, host in batch.swap_in]
-        for block, host in zip(blocks, reversed(hosts), strict=True):
-            at = block * self.block_size
-            self.cache[at : at + self.block_size] = self.host[host]
-
-
-@pytest.mark.parametrize("fault", [OutTooLate, InTooLate, WrongOrder])
-def test_a_copy_at_the_wrong_time_or_place_is_seen(fault: type[FakeRunner]) -> None:
-    assert are_right(run(swap_limits())[0])
-    assert not are_right(run(swap_limits(), fault)[0])
-
-
-def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    park = SwappingScheduler._park
-
-    def careless(self: SwappingScheduler, state):  # type: ignore[no-untyped-def]
-        before = list(self.free_host)
-        parked = park(self, state)
-        self.free_host = before  # they are not marked as used
-        return parked
-
-    monkeypatch.setattr(SwappingScheduler, "_park", careless)
-    assert not are_right(run(swap_limits())[0])

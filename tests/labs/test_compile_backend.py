@@ -29,15 +29,7 @@ from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
-from tests.support.torch_helpers import (  # noqa: E402
-    CPU,
-    FAMILIES,
-    LIMITS,
-    batch_of,
-    step,
-    tiny_weights,
-    warm_model,
-)
+from tests.support.torch_helpers import CPU, LIMITS, batch_of, step, tiny_weights, warm_model  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -121,14 +113,6 @@ def test_other_weights_of_the_same_shapes_run_the_same_file(kept: Path) -> None:
     weights = random_weights(tiny_weights().config, CPU, torch.float32, seed=9)
     with no_trace():
         assert same_step(compiled(weights, kept), [(2, 1), (0, 3)])
-
-
-def test_another_family_compiles_too_and_without_the_pass() -> None:
-    """Qwen2.5: a bias, no norms of q and k."""
-    weights = random_weights(FAMILIES["qwen2"], CPU, torch.float32, seed=4)
-    model = compiled(weights, passes=False)
-    assert same_step(model, [(4, 1), (0, 5)])
-    assert (model.starts[0].matches, model.starts[0].distinct) == (0, 3)
 
 
 def test_a_model_that_asks_how_many_tokens_there_are_is_refused(

@@ -19,7 +19,6 @@ from mini_engine.bench.op_record import OpRecorder  # noqa: E402
 from mini_engine.cli.options import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.dispatch.default_ladder import default_capture_sizes  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 
 
@@ -65,17 +64,3 @@ def test_fused_at_best_a_layer_is_eleven_kernels_two_more_than_by_hand() -> None
     ]
     assert by_hand[1] - by_hand[0] == 9
     assert launches(two, "reduce-overhead") == 1
-
-
-def test_a_ladder_is_compiled_twice_or_given_up_after_eight() -> None:
-    sizes = default_capture_sizes(8, 2048)  # 1, 2, 4, 8, 16
-    sizes = [*sizes, *range(24, 24 + 8 * (11 - len(sizes)), 8)]
-    calls = [(torch.ones(n, 4),) for n in sizes]
-
-    def double(x: Tensor) -> Tensor:
-        return x * 2
-
-    served = [call.how for call in over_calls(double, calls)]
-    assert served == ["compiled", "compiled", *["reused"] * 9]
-    served = [call.how for call in over_calls(double, calls, dynamic=False)]
-    assert served == [*["compiled"] * torch._dynamo.config.recompile_limit, *["eager"] * 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_no_method_is_written_alike_in_two_of_the_files() -> None:
 
 def failing(texts: dict[str, str]) -> dict[str, list[Outcome]]:
     """One run of the lab's tests: file -> what fails of its tests, in their order."""
-    failed = check_texts(LAB, texts, context=context()).failed
+    failed = check_texts(replace(LAB, limit_s=600), texts, context=context()).failed
     return {
         file: [o for o in failed if o.test.startswith(f"test_{Path(file).stem}_")] for file in FILES
     }
@@ -111,10 +112,6 @@ def test_there_are_as_many_wrong_beliefs_to_choose_from_as_right_ones() -> None:
     assert told <= set(BELIEFS)
     assert len(told) == len(FILES)
     assert len(BELIEFS) >= 2 * len(told)
-
-
-def test_the_beliefs_stand_in_an_order_that_does_not_say_whose_they_are() -> None:
-    assert list(BELIEFS) == sorted(BELIEFS)
 
 
 def functions_belief(text: str) -> str:

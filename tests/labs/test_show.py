@@ -85,17 +85,6 @@ def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(s
     assert "your own code:" in say("show", "4")[1], "it has passed, as before"
 
 
-def test_a_sabotage_that_was_found_is_over(say: Say) -> None:
-    solve(say)
-    before = mine()
-    assert say("sabotage", "4", "--seed", "1")[0] == 0
-    write(before + "# mended by hand\n")
-    assert say("check", "4")[0] == 0
-    assert say("sabotage", "4", "--undo")[0] == 0
-    assert mine().endswith("# mended by hand\n"), "what came later stays"
-    assert say("sabotage", "4", "--seed", "2")[0] == 0, "and there is another one"
-
-
 def test_undoing_a_sabotage_takes_nothing_else_back(say: Say) -> None:
     solve(say)
     before = mine()

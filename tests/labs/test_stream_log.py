@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -101,34 +100,3 @@ def test_a_capture_is_no_work_and_a_replay_is_work_of_the_stream_it_is_given_to(
     assert log.races() == ["stream 1: mul reads what stream 0: fill_ writes"]
     assert log.works[-1].writes_to(y)
     assert not log.works[-1].reads_from(x)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_order_is_what_can_be_reached_from_wait_to_wait(seed: int) -> None:
-    """Random programs on four streams; the oracle walks back along streams, waits and the host."""
-    rng, streams, x = random.Random(seed), [emulator.Stream() for _ in range(4)], torch.ones(1)
-    before: dict[int, set[int]] = {}  # work -> all that is done before it
-    known = [set[int]() for _ in streams]
-    host: set[int] = set()
-    with logged() as log:
-        for _ in range(60):
-            one, other = rng.sample(range(4), 2)
-            known[one] |= host
-            known[other] |= host
-            kind = rng.choice(["work", "work", "wait", "host"])
-            if kind == "work":
-                with emulator.stream(streams[one]):
-                    x + 1
-                before[len(before)] = set(known[one])
-                known[one].add(len(before) - 1)
-            elif kind == "wait":
-                streams[one].wait_stream(streams[other])
-                known[one] |= known[other]
-            elif rng.random() < 0.3:
-                streams[one].synchronize()
-                host |= known[one]
-    for later, work in enumerate(log.works):
-        done = {
-            at for at, old in enumerate(log.works) if work.after.get(old.stream, 0) >= old.number
-        }
-        assert done == before[later], f"work {later}"

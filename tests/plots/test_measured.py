@@ -60,45 +60,6 @@ def test_what_the_emulator_wrote_says_so_across_the_page_and_in_title_and_captio
     assert "Measured on NVIDIA H200, 2026-11-21, commit abc" in real.replace("\n", " ")
 
 
-@each_figure
-def test_words_stay_on_the_page_and_off_each_other(
-    draw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    draw(STEPS, tmp_path / "x.png", ON_A_GPU)
-    (figure,) = figures
-    page, boxes = figure.bbox, []
-    texts = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
-    for axes in figure.axes:
-        legend = axes.get_legend()
-        texts += legend.get_texts() if legend else []
-        texts += [tick for tick in axes.get_xticklabels() + axes.get_yticklabels()
-                  if axes.axison and tick.get_text() and in_sight(tick, axes)]  # fmt: skip
-        texts += [axes.xaxis.label, axes.yaxis.label]
-    for text in texts:
-        if text.get_visible() and text.get_text():
-            box = text.get_window_extent()
-            assert page.x0 <= box.x0 <= box.x1 <= page.x1, text.get_text()
-            assert page.y0 <= box.y0 <= box.y1 <= page.y1, text.get_text()
-            boxes.append((text.get_text(), box))
-    for i, (name, box) in enumerate(boxes):
-        for other, beside in boxes[i + 1 :]:
-            apart = (box.x1 <= beside.x0 + 1 or beside.x1 <= box.x0 + 1
-                     or box.y1 <= beside.y0 + 1 or beside.y1 <= box.y0 + 1)  # fmt: skip
-            assert apart, f"{name!r} lies over {other!r}"
-
-
-def in_sight(tick: Any, axes: Any) -> bool:
-    """Whether a tick's label belongs to a place inside the limits, and is not another's twin."""
-    if not tick.get_visible() or not tick.get_window_extent().width:
-        return False
-    x, y = tick.get_position()
-    shown_x, shown_y = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-    if tick in axes.get_xticklabels():
-        return bool(shown_x[0] <= x <= shown_x[1]) and axes.get_xlabel() != ""
-    return bool(shown_y[0] <= y <= shown_y[1])
-
-
 # ---------------------------------------------------------------- ITL against batch
 
 

@@ -38,13 +38,6 @@ def test_vllm_with_256_requests_and_28_layers_holds_51_times_29_pieces_and_35_gr
     assert (cost.full_graphs, cost.graphs) == (35, 51 * 29 + 35)
 
 
-def test_nodes_add_up_and_the_pool_is_shared() -> None:
-    costs = LadderCosts(SHAPE, H200, "FULL", 64)
-    few, many, top = costs.of([64]), costs.of([16, 32, 64]), costs.of([32])
-    assert many.node_bytes == 3 * few.node_bytes
-    assert many.pool_bytes == few.pool_bytes > top.pool_bytes
-
-
 histograms = st.dictionaries(st.integers(1, 40), st.integers(1, 50), min_size=1, max_size=8)
 
 

@@ -11,12 +11,10 @@ from course.draw.ch10_swap import cost
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.model.config import named_shape
 from mini_engine.serving.replay import prompt_ids, replay
 from mini_engine.serving.report import Served, ServeReport, percentile
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS, Mode
 from mini_engine.step.step_model import Line, StepModel
@@ -134,20 +132,6 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
             exact = percentile(values, percent) if values else None
             found = getattr(report, f"{name}_p{percent}_us")
             assert found == (exact and pytest.approx(exact, rel=0.0025))  # half a bin
-
-
-@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"])
-def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
-    """A laptop-sized cache, so that it preempts, and lines that cross."""
-    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
-    limits = SchedulerLimits(24, 512, 900, 16, 40_960)
-    trace = list(synthetic_trace(60, seed=1, requests_per_s=40.0))
-    sizes = [1, 2, 4, 8, 16, 24, 64, 128, 256, 512]
-    fast = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
-    slow = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24), in_strides=False)
-    assert_same(fast, slow)
-    assert fast.preemptions > 0
-    assert fast.turns < fast.steps / 2
 
 
 def one_rung(num_seqs: int = 4) -> GraphDispatcher:

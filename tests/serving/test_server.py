@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-import mini_engine
 from mini_engine import Server
 from mini_engine.cli import main
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from tests.support.documents import ROOT
 
 WORDS = ["--shape", "qwen3-1.7b", "--spec", "rtx4090"]
 SERVER = Server("qwen3-1.7b", "rtx4090")
@@ -58,8 +56,3 @@ def test_a_batch_between_two_rungs_pays_for_the_next_one() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="rtx4060"):
         Server("qwen3-8b", "rtx4060").itl()
-
-
-def test_the_version_is_the_projects_and_types_come_with_it() -> None:
-    assert f'version = "{mini_engine.__version__}"' in (ROOT / "pyproject.toml").read_text()
-    assert (ROOT / "mini_engine" / "py.typed").exists()

@@ -44,24 +44,6 @@ def test_the_steps_that_begin_before_a_moment(lines: list[Line], steps: int, us:
     assert found == (begins, pytest.approx(now, rel=1e-12))
 
 
-@pytest.mark.parametrize(
-    ("us", "steps"),
-    [(0.0, 1), (10.0, 1), (10.1, 2), (20.0, 2), (30.0, 3), (42.0, 4), (42.1, 5), (56.0, 5)],
-)
-def test_a_moment_on_the_border_belongs_to_the_step_that_ends_there(us: float, steps: int) -> None:
-    ramps = ramps_of([(10.0, 0.0), (6.0, 2.0)], 100)  # 10, 10, 10, 12, 14, …
-    assert total(begun_before(us, ramps))[0] == steps
-
-
-def test_three_lines_take_turns() -> None:
-    # The one of growth 1 is the slowest from step 3 (10 = 10) to 9, that of growth 4 after it.
-    assert ramps_of([(10.0, 0.0), (7.0, 1.0), (-20.0, 4.0)], 12) == [
-        (10.0, 0.0, 4),
-        (11.0, 1.0, 6),
-        (20.0, 4.0, 2),
-    ]
-
-
 @given(lines=lines, steps=st.integers(1, 300), weight=st.integers(1, 20))
 def test_the_histogram_of_a_stride_is_that_of_its_steps(
     lines: list[Line], steps: int, weight: int

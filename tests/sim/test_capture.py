@@ -13,7 +13,7 @@ from mini_engine.sim.capture import CaptureError, Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.fp8 import IN_FP8
 from mini_engine.sim.launch import Buffer, Kernel
-from mini_engine.sim.memory import DeviceOutOfMemory, IllegalAddress
+from mini_engine.sim.memory import IllegalAddress
 from tests.support.sim_helpers import small_device
 from tests.support.vllm_vectors import vectors
 
@@ -59,20 +59,6 @@ def test_a_python_scalar_is_baked_in() -> None:
     with device.capture() as graph:
         device.launch(k.scale, y, x, by=factor)
     factor = 7.0
-    graph.replay()
-    assert (device.read(y) == 2).all()
-
-
-def test_a_branch_is_frozen_as_it_was_taken_while_capturing() -> None:
-    device = small_device()
-    x, y, double = device.upload(ONES), device.empty(8), True
-
-    def forward() -> None:
-        device.launch(k.scale, y, x, by=2.0 if double else 100.0)
-
-    with device.capture() as graph:
-        forward()
-    double = False
     graph.replay()
     assert (device.read(y) == 2).all()
 
@@ -139,12 +125,6 @@ def test_swallowing_the_error_does_not_save_the_capture() -> None:
             device.read(x)
         device.launch(k.scale, y, x, by=2.0)
     assert graph.state == "invalid"
-
-
-def test_replay_inside_its_own_capture_is_refused() -> None:
-    device = small_device()
-    with pytest.raises(CaptureError, match="which is capturing"), device.capture() as graph:
-        graph.replay()
 
 
 def test_a_capture_made_before_another_began_cannot_begin_inside_it() -> None:
@@ -255,15 +235,6 @@ def test_an_address_that_was_given_back_to_the_device_is_an_illegal_access() -> 
     device.memory.release_cached()
     with pytest.raises(IllegalAddress):
         graph.replay()
-
-
-def test_out_of_memory_while_capturing_ends_the_capture_cleanly() -> None:
-    device = small_device(megabytes=4)
-    with pytest.raises(DeviceOutOfMemory), device.capture():
-        device.empty(8)
-        device.empty(10 * 2**20)
-    assert device.recorder is None
-    assert device.memory.allocated_bytes() == 0
 
 
 @pytest.mark.parametrize("vector", vectors("breakable_capture"), ids=str)

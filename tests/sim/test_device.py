@@ -166,12 +166,3 @@ def test_scratch_is_freed_even_when_the_pass_fails() -> None:
         scratch.empty(100)
         raise RuntimeError("boom")
     assert device.memory.allocated_bytes() == 0
-
-
-def test_what_scratch_keeps_outlives_it() -> None:
-    device = small_device()
-    with device.scratch() as scratch:
-        scratch.empty(100)
-        kept = scratch.keep(scratch.empty(7))
-    assert device.memory.allocated_bytes() == kept.block.nbytes
-    device.free(kept)

@@ -23,7 +23,7 @@ from tests.support.checkpoint_helpers import MIXTURE, lone_inputs
 from tests.support.engine_helpers import ROOMY, VOCAB, tokens_by_id
 from tests.support.sim_helpers import small_device
 
-MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
+MODES = ["PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
 WEIGHTS = random_weights(MIXTURE, seed=11)
 
 

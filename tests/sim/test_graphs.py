@@ -201,15 +201,6 @@ def test_padding_rows_are_zeros_not_the_last_batch() -> None:
     assert (device.read(runner.outputs[4])[3] == 0).all()
 
 
-def test_a_kept_output_is_overwritten_by_the_next_replay() -> None:
-    device = small_device()
-    runner = doubling_runner(device)
-    runner.capture()
-    kept = runner.run(4, rows(4, 1.0))
-    runner.run(4, rows(4, 50.0))
-    assert (device.read(kept) == 100).all()
-
-
 # -- memory --------------------------------------------------------------------------------------
 
 

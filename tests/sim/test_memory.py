@@ -56,16 +56,6 @@ def test_fresh_and_freed_memory_is_poison() -> None:
     assert np.isnan(floats).all()
 
 
-def test_a_freed_block_is_handed_out_again_at_the_same_address() -> None:
-    memory = Memory(MEGABYTE * 4)
-    first = memory.allocate(4096)
-    address, serial = first.address, first.serial
-    memory.free(first)
-    second = memory.allocate(4096)
-    assert second.address == address
-    assert not second.owned_by(serial)
-
-
 def test_a_released_address_is_illegal_to_touch() -> None:
     memory = Memory(MEGABYTE * 4)
     block = memory.allocate(4096)

@@ -13,7 +13,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, ScheduledRequest
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.device import Device
-from mini_engine.sim.predict import HF_EAGER, limits_on, play, predict
+from mini_engine.sim.predict import limits_on, play, predict
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, busy_us
 from mini_engine.step.cards import DeviceSpec, load_spec, names
@@ -128,15 +128,6 @@ def test_capturing_takes_on_the_device_what_the_formula_says(mode: str) -> None:
         assert device_us[size] == pytest.approx(cost.total_us, rel=1e-9)
 
 
-def test_hugging_face_eager_launches_its_own_op_list() -> None:
-    shape = named_shape("qwen3-0.6b")
-    prediction = predict(shape, SPEC, HF_EAGER)
-    assert prediction.work.kernels == 1591
-    ops = step_ops(shape, StepShape.decode(1, 512), "hf56")
-    model = step_time(ops, SPEC, "eager")
-    assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
-
-
 # ---------------------------------------------------------------- steps of mere figures
 
 
@@ -160,15 +151,3 @@ def test_every_op_runs_once_by_its_name_whatever_the_mode(ops: list[OpCost]) -> 
         assert [e.name for e in ran] == [op.name for op in ops]
         live = [is_live(mode, op.splitting, op.by) for op in ops]
         assert [e.category == "kernel" for e in ran] == live
-
-
-def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
-    ops = [OpCost("product", 4.26e9, 1.0, kind="product")]  # a millisecond and more
-    ahead = replace(SPEC, host_step_us=0.0, ahead_us=400.0, request_us=0.0)
-    waits = replace(ahead, host_step_us=400.0, ahead_us=0.0)
-    hidden, waited = (step_time(ops, spec, "full").itl_us for spec in (ahead, waits))
-    assert waited - hidden == pytest.approx(400.0)
-    events, _ = play(ops, ahead, "full")
-    (beside,) = (e for e in events if e.name == "schedule the next step")
-    (kernel,) = (e for e in events if e.category == "node")
-    assert kernel.start_us < beside.end_us < kernel.end_us

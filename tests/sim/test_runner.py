@@ -62,26 +62,6 @@ def test_every_request_gets_the_tokens_it_gets_alone(
     assert engine.scheduler.pool.num_free == limits.num_blocks - 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_shared_prefix_changes_no_text_in_any_mode(mode: str) -> None:
-    """Hits in the step that computes them, in later ones, and after preemptions."""
-    limits = SchedulerLimits(4, 12, 14, 2, 32, prefix_caching=True)
-    requests = [Request(str(i), (1, 2, 3, 4, 5, 6, 7, i), 6 + i, 100.0 * i) for i in range(8)]
-    engine = sim_engine(mode, (2, 4, 12), limits)
-    done = engine.run(requests)
-    for c in done:
-        assert c.tokens == alone(tuple(c.request.prompt), c.request.max_new_tokens)
-    assert engine.scheduler.first_hits.hit >= 6 * 7
-    assert sum(c.num_preemptions for c in done) > 0
-    assert engine.scheduler.resumed_hits.hit > 0
-
-
-def steps_of(engine_mode: str, requests: list[Request], sizes: tuple[int, ...]) -> list[StepRecord]:
-    records: list[StepRecord] = []
-    sim_engine(engine_mode, sizes).run(requests, on_step=records.append)
-    return records
-
-
 def test_each_step_runs_in_the_mode_it_was_dispatched_to() -> None:
     requests = [Request(str(i), tuple(range(1, 6 + i)), 6) for i in range(3)]
     engine = sim_engine()
@@ -125,26 +105,6 @@ def test_a_batch_runs_at_the_rung_it_was_ordered_to(mode: str) -> None:
     replays = [e.name.split(" (")[0] for e in runner.device.timeline if e.category == "graph"]
     assert replays
     assert all(name.endswith(" of 8") for name in replays)
-
-
-def test_a_mixed_full_graph_serves_prefill_and_decode_together() -> None:
-    requests = [Request("a", (1, 2), 6), Request("b", (3, 4, 5), 6, arrival_us=300)]
-    modes = {
-        (r.descriptor.mode, r.batch.has_prefill) for r in steps_of("FULL", requests, (1, 2, 4, 8))
-    }
-    assert modes == {(CUDAGraphMode.FULL, True), (CUDAGraphMode.FULL, False)}
-
-
-def test_out_of_blocks_while_serving_preempts_and_loses_nothing() -> None:
-    limits = SchedulerLimits(
-        max_num_seqs=4, max_num_batched_tokens=16, num_blocks=8, block_size=2, max_model_len=32
-    )
-    requests = [Request(str(i), (i + 1, i + 2), 8) for i in range(4)]
-    engine = sim_engine(limits=limits)
-    completions = engine.run(requests)
-    assert sum(c.num_preemptions for c in completions) > 0
-    for c in completions:
-        assert c.tokens == alone(tuple(c.request.prompt), 8)
 
 
 def test_out_of_memory_while_capturing_drops_rungs_and_serves_on() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,20 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import Request, ScheduledRequest, SchedulerLimits
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import StepRecord
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from tests.sim.test_runner import MODES, workloads
 from tests.sim.test_sampling import some_params
 from tests.support.checkpoint_helpers import TINY
-from tests.support.engine_helpers import (
-    ROOMY,
-    alone,
-    draft_weights,
-    speculating_engine,
-    tokens_by_id,
-)
+from tests.support.engine_helpers import alone, draft_weights, speculating_engine, tokens_by_id
 from tests.support.model_helpers import LoneModel
 
 drafts = st.sampled_from([None, 0.0, 0.1, 1.0])  # n-grams, or a model so far from the other
@@ -54,23 +47,6 @@ def test_drafts_change_no_bit_of_any_text(
         r.request_id: alone(tuple(r.prompt), r.max_new_tokens, r.sampling) for r in requests
     }
     assert engine.scheduler.pool.num_free == limits.num_blocks - 1
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sampling", [False, True])
-def test_a_draft_model_that_is_the_model_is_always_right(mode: str, *, sampling: bool) -> None:
-    """At a temperature, too: both draw with the noise of the request's seed."""
-    limits = replace(ROOMY, num_speculative_tokens=3)
-    params = SamplingParams(1.0, seed=5) if sampling else GREEDY
-    requests = [Request(str(i), (i, 2 * i, 5), 13, sampling=params) for i in range(3)]
-    engine = speculating_engine(mode, (4, 8, 12, 16), limits, draft_weights(0.0), sampling=sampling)
-    records: list[StepRecord] = []
-    engine.run(requests, on_step=records.append)
-    assert engine.scheduler.drafts.hit == engine.scheduler.drafts.asked == 27
-    assert [len(r.written) for r in records] == [3, 12, 12, 12]
-    if mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
-        ran = [(r.descriptor.mode, r.descriptor.num_tokens) for r in records[1:]]
-        assert ran == [(CUDAGraphMode.FULL, 12)] * 3
 
 
 PROMPT, REQUESTS, WARMTH = (1, 2, 1, 2, 1), 1500, 1.5
@@ -150,19 +126,6 @@ def test_the_distribution_is_that_of_the_model_at_every_place(strange: float | N
     assert max(off.values()) < 1
     hits = [token == draft for _, token, draft in draws if draft is not None]
     assert 0.02 < np.mean(hits) < 0.98
-
-
-def test_a_rule_that_accepts_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one that takes a draft for good where the model finds it likely enough."""
-
-    def confirmed(entry: ScheduledRequest, drawn: Sequence[int]) -> Sequence[int]:
-        text = tuple(entry.state.token_ids(0, entry.state.num_tokens))
-        likely = bool(entry.drafts) and probabilities(text)[entry.drafts[0]] > 0.05
-        return entry.drafts[:1] if likely else right(entry, drawn)
-
-    right: Callable[..., Sequence[int]] = ScheduledRequest.confirmed
-    monkeypatch.setattr(ScheduledRequest, "confirmed", confirmed)
-    assert max(off_by(some_draws.__wrapped__(None)).values()) > 1
 
 
 def test_a_draft_model_that_shares_the_noise_is_accepted_as_often_as_its_source_promises() -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from mini_engine.model.checkpoint import EMBED, tensor_shapes
 from mini_engine.sim.weights import Weights, load_weights
-from tests.support.checkpoint_helpers import FAMILIES, Q0, TINY, random_tensors, write, write_shards
+from tests.support.checkpoint_helpers import FAMILIES, Q0, TINY, random_tensors, write
 
 
 def same(one: Weights, other: Weights) -> bool:
@@ -40,15 +40,6 @@ def test_q_k_v_and_gate_up_are_merged_in_this_order(family: str, tmp_path: Path)
         if family == "qwen2":
             biases = [tensors[f"{at}.self_attn.{part}_proj.bias"] for part in "qkv"]
             assert np.array_equal(layer["qkv_bias"], np.concatenate(biases))
-
-
-def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
-    tensors = random_tensors(TINY)
-    (tmp_path / "one").mkdir()
-    (tmp_path / "many").mkdir()
-    whole = load_weights(TINY, write(tmp_path / "one", tensors))
-    write_shards(tmp_path / "many", tensors)
-    assert same(whole, load_weights(TINY, tmp_path / "many"))
 
 
 # The bits of every bfloat16 that a weight may be: of 1e18 at most, without the sign.

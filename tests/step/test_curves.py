@@ -18,7 +18,6 @@ from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import MODES, Mode, joined, launched, step_time
 from mini_engine.step.step_model import StepModel
-from mini_engine.step.storage import stored_as
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 FIVE = replace(H200, ops="fused5")
@@ -85,11 +84,6 @@ def test_no_step_beats_the_floor(
     step = step_time(ops, device, "full")
     floor_us = step_floor_us(config, device, batch, context)
     assert 0 < floor_us < step.gpu_busy_us < step.itl_us
-
-
-def test_the_floor_is_weights_and_keys_over_the_bandwidth_of_a_copy() -> None:
-    moved = stored_as(SHAPE).read + 3 * 100 * stored_as(SHAPE).kv_bytes_per_token
-    assert step_floor_us(SHAPE, H200, 3, 100) == pytest.approx(moved / 4300e9 * 1e6)
 
 
 def test_the_crossover_of_the_curve_has_a_point() -> None:

@@ -20,15 +20,14 @@ TOGETHER = {  # file -> unit of work
     "tests/course/test_site.py": "the site",
     "tests/course/test_widgets.py": "the site",
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
-    "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
-    "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",
+    "tests/cuda/kernels/test_prefill_ahead_of_time.py": COMPILED,
+    "tests/cuda/kernels/test_quantized_ahead_of_time.py": "quantised kernels, compiled",
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
     "tests/bench/test_stages.py::test_a_rehearsal_runs_every_stage",
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",
-    "tests/cuda/kernels/test_sanitizer.py",
     "tests/bench/test_gate.py::test_right_variants_pass",
     "tests/course/test_docs.py::test_every_command_in_a_document_runs",
 )

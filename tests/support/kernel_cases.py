@@ -20,7 +20,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mini_engine.cuda.fp8 import to_e4m3
-from tests.support import machine_code
 
 NAN = float("nan")
 
@@ -128,29 +127,14 @@ class Compiled:
 
     def where(self, pattern: str) -> list[int]:
         """Places of the instructions that match."""
-        return machine_code.places(self.sass, pattern)
-
-    # Of a kernel compiled for sm_90 with PDL; what exactly they count: machine_code.py.
+        return [i for i, line in enumerate(self.sass) if re.search(pattern, line)]
 
     @property
     def instructions_after_wait(self) -> int:
-        """From the wait to the last write: what a warp issues when the kernel before has ended."""
-        return len(machine_code.after_wait(self.sass))
-
-    @property
-    def barriers_after_wait(self) -> int:
-        """Of these, barriers of a program's warps."""
-        return len(machine_code.places(machine_code.after_wait(self.sass), machine_code.BARRIER))
-
-    @property
-    def trips(self) -> int:
-        """Dependent rounds of loads below the wait."""
-        return machine_code.trips(self.sass)
-
-    @property
-    def bytes_above_wait(self) -> int:
-        """What a program loads above the wait: weights, or past K and V."""
-        return machine_code.bytes_above_wait(self.sass) * self.threads
+        """Up to the last write, compiled for sm_90 with PDL: what a warp issues when the kernel
+        before has ended."""
+        (wait,) = self.where(r"\bACQBULK\b")
+        return max(self.where(r"\b(STG|ATOMG|RED)\b")) - wait
 
 
 def build_for(

@@ -1,16 +1,13 @@
-"""A GPU that is not there: code for an H200 runs on a CPU, and its kernel launches are recorded.
+"""A GPU that is not there: code for an H200 launches kernels, and the launches are recorded.
 
-    with pretended(record, every):   # record(launch, new=...) is called at each launch
-        ...                          # code that says "cuda", sm_90 and pdl=True
+    with pretended(record):   # record(launch) is called at each launch not seen before
+        ...                   # code that says "cuda", sm_90 and pdl=True, on tensors without data
 
 What is real: Triton's own launch path, up to the compiler. From the arguments it finds what it
 would compile (types, alignments, constants, warps), and there its hook takes over, so nothing is
-compiled and nothing runs. What is pretended: `torch.cuda` says that there is an H200; tensors for
-"cuda" lie on the CPU; graphs are the emulator's. Every op of `mini_engine/cuda/kernels` is called
-twice, first as if its tensors were on a GPU (which launches, that is, records) and then as on a
-CPU, where it computes its reference: so the values are right and the code around it goes on. On
-tensors without data (device "meta") an op only launches: models of the true size cost nothing.
-Ops stay registered like that, so a process that has pretended does nothing else.
+compiled and nothing runs. What is pretended: `torch.cuda` says that there is an H200; on tensors
+of the device "meta" every op of `mini_engine/cuda/kernels` launches, so models of the true size
+cost nothing. Ops stay registered like that: a process that has pretended does nothing else.
 """
 
 from __future__ import annotations
@@ -26,17 +23,15 @@ from unittest import mock
 
 import torch
 import triton
-from torch.overrides import TorchFunctionMode
 from triton.backends.compiler import GPUTarget
 
 from mini_engine.cuda import kernels
 from mini_engine.cuda.graphs import backend, emulator
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT
 
-_GENERATOR = torch.Generator
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU = torch.device("cpu")
 CAPABILITY = (9, 0)
-Record = Callable[..., None]  # (launch, new=whether it is a specialization not seen before)
+Record = Callable[["Launch"], None]
 
 
 @dataclass(frozen=True)
@@ -66,51 +61,33 @@ class Launch:
 
 
 @contextmanager
-def pretended(record: Record, every: Callable[[], None]) -> Iterator[Moved]:
-    """`every` is called at each function of torch, so that it can end what takes too long. What it
-    gives says where the tensors of "cuda" lie."""
+def pretended(record: Record) -> Iterator[None]:
     calls = _Calls(record)
     with ExitStack() as stack:
-        for target, name, value in [*_cuda(), *_triton(calls), *_rooms(calls)]:
+        for target, name, value in [*_cuda(), *_triton(calls), *_rooms()]:
             stack.enter_context(mock.patch.object(target, name, value))
         for op in _ops():
-            _register(op, calls)
-        yield stack.enter_context(Moved(every))
+            op.register_fake(op._init_fn)
+        yield
 
 
 class _Calls:
-    """Which of an op's two calls is running, and what has been launched."""
+    """What has been launched."""
 
     def __init__(self, record: Record) -> None:
-        self.record = record
-        self.launching = self.asked = False
-        self.seen: dict[Any, Launch] = {}
-
-    def runs_triton(self, tensor: torch.Tensor) -> bool:  # noqa: ARG002 (as the true one)
-        self.asked = True
-        return self.launching
-
-    def launch_only(self, run: Callable[..., None], args: Any, kwargs: Any) -> bool:
-        """Whether the op asked at all: one that did not has computed its reference by now."""
-        before, self.launching, self.asked = self.launching, True, False
-        try:
-            run(*args, **kwargs)
-        finally:
-            self.launching = before
-        return self.asked
+        self.record, self.seen = record, set[Any]()
 
     def hook(self, *, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's `jit_cache_hook`: True says that there is nothing to compile, or to launch."""
         kernel = fn.jit_function
         known = (id(kernel), compile["specialization_data"])
-        new = known not in self.seen
-        if new:
+        if known not in self.seen:
             (attributes,) = compile["configs"]
-            self.seen[known] = Launch(
+            self.seen.add(known)
+            self.record(Launch(
                 kernel, compile["signature"], compile["constants"], attributes,
                 compile["num_warps"], compile["num_stages"],
-            )  # fmt: skip
-        self.record(self.seen[known], new=new)
+            ))  # fmt: skip
         return True
 
 
@@ -124,21 +101,6 @@ def _ops() -> list[Any]:
     return list(found.values())
 
 
-def _register(op: Any, calls: _Calls) -> None:
-    """Launch, then the reference; on meta tensors launch only."""
-    run = op._init_fn
-
-    def both(*args: Any, **kwargs: Any) -> None:
-        if calls.launch_only(run, args, kwargs):
-            run(*args, **kwargs)
-
-    def launch(*args: Any, **kwargs: Any) -> None:
-        calls.launch_only(run, args, kwargs)
-
-    op.register_kernel("cpu")(both)
-    op.register_fake(launch)
-
-
 def _kernel_rooms() -> list[ModuleType]:
     names = [info.name for info in pkgutil.iter_modules(kernels.__path__)]
     return [importlib.import_module(f"{kernels.__name__}.{name}") for name in names]
@@ -147,10 +109,10 @@ def _kernel_rooms() -> list[ModuleType]:
 # ---------------------------------------------------------------- what is pretended
 
 
-def _rooms(calls: _Calls) -> Iterator[tuple[Any, str, Any]]:
+def _rooms() -> Iterator[tuple[Any, str, Any]]:
     for room in _kernel_rooms():
         if hasattr(room, "runs_triton"):
-            yield room, "runs_triton", calls.runs_triton
+            yield room, "runs_triton", lambda _: True
         if hasattr(room, "launch_options"):
             yield room, "launch_options", _launch_options
 
@@ -193,42 +155,3 @@ def _cuda() -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, lambda *_, value=value, **__: value
     made = backend._backend_of
     yield backend, "_backend_of", lambda *_: made(CPU, emulator)
-    yield torch, "Generator", _Generator
-
-
-class _OfGenerators(type):
-    def __instancecheck__(cls, one: object) -> bool:
-        return isinstance(one, _GENERATOR)
-
-
-class _Generator(metaclass=_OfGenerators):
-    """Makes generators on the CPU, whatever the device: `torch.Generator` is a type, and so is
-    this, because others write `Generator | None`."""
-
-    def __new__(cls, *_: Any, **__: Any) -> Any:
-        return _GENERATOR()
-
-
-class Moved(TorchFunctionMode):
-    """Whatever should lie on "cuda" lies on `where`: the CPU, or nowhere ("meta")."""
-
-    def __init__(self, every: Callable[[], None]) -> None:
-        super().__init__()
-        self.every, self.where = every, CPU
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
-        self.every()
-        if func is torch.device and self.where == META:  # only a name: `graphs_for` asks for it
-            return func(*args, **(kwargs or {}))
-        kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
-        return func(*map(self._moved, args), **kwargs)
-
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, torch.device) and value.type == "cuda":
-            return self.where
-        if isinstance(value, str) and value.partition(":")[0] == "cuda":
-            return self.where
-        return value

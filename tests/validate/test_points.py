@@ -27,7 +27,6 @@ from mini_engine.validate.points import (
     Sheets,
     by_class,
     host_from,
-    nearest_pair,
     pairs,
     predicted_ms,
     read_kept,
@@ -91,41 +90,6 @@ def test_every_shipped_point_is_known_and_has_a_source() -> None:
     assert len({point.id for point in points}) == len(points)
 
 
-def test_the_words_of_every_class_name_an_engine() -> None:
-    assert {
-        "transformers eager", "plain PyTorch eager loop", "plain PyTorch graph loop", "vLLM eager",
-        "vLLM V0 graph", "vLLM V1 piecewise", "vLLM V1 graph full", "SGLang eager", "SGLang graph",
-        "nano-vllm eager", "nano-vllm graph", "torch.compile graph", "custom kernels, graph loop",
-        "megakernel", "other engine graph",
-    } == set(SHEETS.engine_of)  # fmt: skip
-
-
-# ---- unknown ones
-
-
-@pytest.mark.parametrize(
-    ("field", "word", "says"),
-    [
-        ("gpu", "gaudi3", "mine-1: no card 'gaudi3', known are a10, "),
-        ("model", "gpt-5", "mine-1: no model 'gpt-5', known are gpt-oss-20b, "),
-        ("class", "TensorRT graph", "mine-1: no engine 'TensorRT graph', known are SGLang eager, "),
-    ],
-)
-def test_an_unknown_card_model_or_engine_is_named_in_one_line_and_the_rest_goes_on(
-    tmp_path: Path, field: str, word: str, says: str
-) -> None:
-    points, [line] = read(tmp_path, {**GOOD, field: word}, {**GOOD, "id": "mine-2"})
-    assert [point.id for point in points] == ["mine-2"]
-    assert line.startswith(says)
-    assert "\n" not in line
-
-
-def test_an_unknown_host_is_no_complaint_and_gets_the_engines_usual_one(tmp_path: Path) -> None:
-    [point], unknown = read(tmp_path, GOOD)
-    spec, launched, known = SHEETS.spec(point)
-    assert (unknown, spec.host, launched, known) == ([], "server", "NONE", False)
-
-
 def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
     [point], _ = read(tmp_path, {**GOOD, "host": "yiconrain-vastai-h100"})
     spec, _, known = SHEETS.spec(point)
@@ -187,13 +151,6 @@ def test_a_row_says_the_prediction_its_interval_and_whose_host() -> None:
     assert one.left_out_error is None
 
 
-def test_a_host_that_is_given_stands_for_the_points_own() -> None:
-    desktop = SHEETS.hosts["desktop-2025"]
-    [one] = rows_of([EAGER], SHEETS, hosts={"attic": desktop})
-    assert (one.host, one.host_known) == ("desktop-2025", True)
-    assert one.predicted_ms == predicted_ms(EAGER, SHEETS, desktop)
-
-
 def test_a_summary_counts_points_sources_and_errors() -> None:
     rows = [row(e, source=s) for e, s in ((0.05, "a"), (-0.2, "a"), (0.08, "b"), (-0.3, "c"))]
     one = summary("four", rows)
@@ -223,15 +180,6 @@ def test_a_pair_is_the_same_step_launched_in_two_ways() -> None:
     assert pair.predicted == pytest.approx(predicted_ms(EAGER, SHEETS) / predicted_ms(full, SHEETS))
 
 
-def test_the_nearest_measured_pair_of_the_running_example_is_that_of_an_h100() -> None:
-    pair = nearest_pair(SHAPES["qwen3-0.6b"], load_spec("h200"), 1)
-    assert pair
-    assert (pair.slow.point.id, pair.fast.point.id) == (
-        "yicon-sglang-eager-qwen3-0.6b-b1-p16", "yicon-sglang-cg-qwen3-0.6b-b1-p16",
-    )  # fmt: skip
-    assert pair.measured == pytest.approx(5.64, abs=0.01)
-
-
 # ---- a host told from one point
 
 
@@ -242,11 +190,6 @@ def test_a_host_is_told_from_one_eager_point(op_us: float) -> None:
     host = host_from(point, SHEETS)
     assert host["op_us"] == pytest.approx(op_us, rel=1e-3)
     assert host.figures["op_us"].source == "from point mine"
-
-
-def test_a_graph_tells_nothing_of_its_host() -> None:
-    with pytest.raises(ValueError, match="a host is told from an eager step"):
-        host_from(replace(EAGER, cls="vLLM V1 graph full"), SHEETS)
 
 
 def test_a_step_that_the_gpu_decides_tells_nothing_of_its_host() -> None:
@@ -338,7 +281,6 @@ def test_eight_gpus_read_a_dense_model_as_fast_as_published() -> None:
     assert {p.tp for p in dense} == {2, 4, 8}
 
 
-# ---- how good it is: `validate` prints the same. Points that their own source calls unsure ("low")
 # ---- are in the table, and not in the bars.
 
 TABLE = {  # class: points, sources, then in percent: median error, p90, left out
@@ -359,13 +301,6 @@ TABLE = {  # class: points, sources, then in percent: median error, p90, left ou
     "vLLM eager": (58, 19, 4.4, 40.0, 6.1),
     "all": (449, 113, 5.4, 28.2, 9.5),
 }
-
-
-def test_the_usual_host_says_how_it_lies_to_the_hosts_that_the_fit_found() -> None:
-    speeds = [one["value"] for one in KEPT["parameters"] if one["name"].startswith("host ")]
-    usual = SHEETS.hosts["server"]
-    assert f"of the {len(speeds)} whose speed the fit finds" in usual.words["says"]
-    assert f"the middle one takes {median(speeds):.0f} µs" in usual.words["says"]
 
 
 def test_the_table_of_classes_is_the_one_that_is_written_down() -> None:

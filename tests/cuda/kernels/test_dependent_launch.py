@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures(inference.__name__)
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 BATCHES = (1, 2, 3, 4, 8, 16)
 STEPS, CONTEXT = 6, 512
-ON_META = True  # see tests/support/launch_record.py: what is launched here is compiled anyway
 
 
 def without_dependent_launch() -> bool:

@@ -1,7 +1,7 @@
 """The products on tensor cores in machine code for sm_90: what they are for, and must not lose.
 
 What they share with all kernels (no spill, the order around the wait, bytes in flight, a ceiling
-after the wait) stands in test_ahead_of_time.py and test_after_the_wait.py.
+after the wait) stands in test_ahead_of_time.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
-from tests.cuda.kernels.test_ahead_of_time import CASES, LOAD, WAIT, WIDE_LOAD, compiled, named
+from tests.cuda.kernels.test_ahead_of_time import CASES, LOAD, WAIT, compiled, named
 from tests.support.kernel_shapes import Case
 
 EXCHANGE = r"\b(SHFL|STS|LDS|LDSM)\b"  # data from one thread to another
@@ -24,21 +24,12 @@ def test_the_tensor_cores_get_their_weights_without_an_exchange_between_threads(
     made = compiled(c, 90, True)
     (wait,) = made.where(WAIT)
     assert not [at for at in made.where(EXCHANGE) if at < wait]
+    above = [at for at in made.where(LOAD) if at < wait]  # weights and gains, nothing else
+    gains = dict(c.constants)["K"] * 2 if " norm" in c.name else 0
+    assert len(above) * 16 * made.threads == c.prefetched + gains
     first_product = min(made.where(r"\bHMMA\.16816\.F32\.BF16"))
     if "norm_lm_head" in c.name:  # it norms x once, before the products of all its tiles
         return
     assert not [at for at in made.where(EXCHANGE) if wait < at < first_product]
     assert len(made.where(EXCHANGE)) <= 25
     assert len(made.where(r"\bBAR\.SYNC")) == 2
-
-
-@pytest.mark.parametrize("c", ON_TENSOR_CORES, ids=named)
-def test_above_the_wait_stand_the_weights_and_the_gains_and_nothing_else(c: Case) -> None:
-    """16 bytes at a time, all of them."""
-    made = compiled(c, 90, True)
-    (wait,) = made.where(WAIT)
-    above = [at for at in made.where(LOAD) if at < wait]
-    wide = [at for at in made.where(WIDE_LOAD) if at < wait]
-    gains = dict(c.constants)["K"] * 2 if " norm" in c.name else 0
-    assert len(wide) == len(above)
-    assert len(wide) * 16 * made.threads == c.prefetched + gains

@@ -24,7 +24,7 @@ from mini_engine.cuda.kernels import (
     rope,
     sample,
 )
-from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, gemv_plan
+from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of
 from mini_engine.cuda.kernels.launch import launch_options
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, paged, rotary
@@ -137,13 +137,8 @@ def test_a_misshapen_output_is_refused_in_one_line(name: str) -> None:
 def test_what_does_not_fit_is_named() -> None:
     calls = every_call()
     op, arguments = calls["rms_norm"]
-    with pytest.raises(ValueError, match=r"weight is \(31,\), expected \(32,\)"):
-        op(*arguments[:2], rows(31), EPS)
     with pytest.raises(ValueError, match="not contiguous"):
         op(rows(32, 3).T, *arguments[1:])
-    op, arguments = calls["rope_kv_write"]
-    with pytest.raises(ValueError, match=r"cos is torch\.float64, expected float32"):
-        op(*arguments[:6], arguments[6].double(), arguments[7])
     op, arguments = calls["decode_attention"]
     with pytest.raises(ValueError, match="splits is 65, expected 1 to 64"):
         op(*arguments[:-1], 65)
@@ -173,32 +168,6 @@ def test_pdl_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # ---- plans
-
-
-@pytest.mark.parametrize(
-    ("shape", "pairs", "rows_warps_chunks"),
-    [
-        ((4096, 2048), False, (8, 8, 1)),  # Qwen3-1.7B: QKV
-        ((2048, 2048), False, (4, 4, 1)),  # O, Llama's too
-        ((6144, 2048), True, (4, 8, 1)),  # gate and up
-        ((2048, 6144), False, (2, 4, 3)),  # down
-        ((4096, 1024), False, (8, 4, 1)),  # Qwen3-0.6B: QKV
-        ((1024, 2048), False, (2, 4, 1)),
-        ((3072, 1024), True, (4, 4, 1)),
-        ((1024, 3072), False, (2, 4, 3)),
-        ((3072, 2048), False, (4, 4, 1)),  # Llama-3.2-1B: QKV
-        ((8192, 2048), True, (4, 8, 1)),
-        ((2048, 8192), False, (2, 8, 4)),
-        ((151_936, 2048), False, (8, 8, 1)),  # heads
-        ((151_936, 1024), False, (8, 4, 1)),
-    ],
-)
-def test_the_rule_gives_the_plans_that_were_found_by_compiling(
-    shape: tuple[int, int], pairs: bool, rows_warps_chunks: tuple[int, int, int]
-) -> None:
-    plan = gemv_plan(*shape, pairs=pairs)
-    assert (plan.rows, plan.warps, plan.chunks) == rows_warps_chunks
-    assert plan.chunk * plan.chunks == shape[1]
 
 
 @pytest.mark.parametrize("width", [16, 17, 64, 896, 1000, 1536, 4864, 8960, 11_008])

@@ -1,10 +1,8 @@
 """What the compiler makes of the prefill kernel's walk over the keys: bf16, heads of 64 and 128.
 
-A program's time is that of its loops, so these are counted: instructions that a warp issues for a
-tile, products on tensor cores, how keys and values come, and what waits for what. The numbers are
-of 128 rows and 64 keys. That nothing spills: test_ahead_of_time.py has the wider heads.
-
-The table: python -m pytest tests/cuda/kernels/test_prefill_ahead_of_time.py -rP | grep head_dim
+A program's time is that of its loops, so these are looked at: products on tensor cores, how keys
+and values come, and what waits for what, for 128 rows and 64 keys. That nothing spills:
+test_ahead_of_time.py has the wider heads.
 """
 
 from __future__ import annotations
@@ -26,18 +24,10 @@ from mini_engine.cuda.kernels.prefill import num_tiles, tile_options
 from mini_engine.model.config import named_shape
 from tests.cuda.kernels.test_ahead_of_time import CASES, compiled
 from tests.support.kernel_shapes import Case, cases
-from tests.support.machine_code import loops
 
-ROOM = 1.1  # a compiler's next version may take a few instructions more
-# head_dim, capability -> instructions of a warp for 16 rows and 64 keys, without and with a mask.
-# (64 rows a program, masks and exp everywhere took 1460 and 994 at 128, 832 and 808 at 64.)
-CEILINGS = {
-    (128, 80): (620, 709),
-    (128, 90): (417, 475),
-    (64, 80): (385, 451),
-    (64, 90): (318, 375),
-}
-BOTH = pytest.mark.parametrize(("head_dim", "capability"), CEILINGS)
+BOTH = pytest.mark.parametrize(
+    ("head_dim", "capability"), [(128, 80), (128, 90), (64, 80), (64, 90)]
+)
 
 
 def case_of(head_dim: int) -> Case:
@@ -45,6 +35,17 @@ def case_of(head_dim: int) -> Case:
     if head_dim == 64:
         return next(c for c in cases(named_shape("llama-3.2-1b")) if c.name == "prefill")
     return next(c for c in CASES if c.name.endswith("prefill"))
+
+
+def loops(sass: Sequence[str]) -> list[Sequence[str]]:
+    """Each from the place that a branch goes back to up to that branch. An instruction has 16
+    bytes, so its place tells its address."""
+    found = []
+    for place, line in enumerate(sass):
+        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)$", line)
+        if target and (first := int(target[1], 16) // 16) < place:
+            found.append(sass[first : place + 1])
+    return found
 
 
 def walks(head_dim: int, capability: int) -> tuple[Sequence[str], Sequence[str]]:
@@ -57,20 +58,6 @@ def walks(head_dim: int, capability: int) -> tuple[Sequence[str], Sequence[str]]
 
 def count(lines: Sequence[str], pattern: str) -> int:
     return sum(bool(re.search(pattern, line)) for line in lines)
-
-
-@BOTH
-def test_a_tile_takes_no_more_instructions_than_it_did(head_dim: int, capability: int) -> None:
-    whole, diagonal = walks(head_dim, capability)
-    made = compiled(case_of(head_dim), capability, capability >= 90)
-    print(
-        f"head_dim {head_dim:3} sm_{capability}: {len(whole)} instructions a warp for 64 keys, "
-        f"{len(diagonal)} with a mask; {count(whole, 'MMA')} products; {made.registers} registers, "
-        f"{made.spilled_bytes} bytes spilled, {made.shared_bytes:,} shared"
-    )
-    most = CEILINGS[head_dim, capability]
-    assert len(whole) <= most[0] * ROOM
-    assert len(diagonal) <= most[1] * ROOM
 
 
 @BOTH

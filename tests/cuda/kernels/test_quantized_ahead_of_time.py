@@ -2,8 +2,6 @@
 
 A second or two a kernel: the default profile compiles a few, `make slow` each product of each model
 in each form, for one token and for four.
-
-The table: python -m pytest tests/cuda/kernels/test_quantized_ahead_of_time.py -rP | grep after
 """
 
 from __future__ import annotations
@@ -52,14 +50,6 @@ def compiled(which: tuple[str, str, str, int]) -> Compiled:
 def test_nothing_spills_and_enough_bytes_are_in_flight(which: tuple[str, str, str, int]) -> None:
     """With several tokens registers hold unpacked codes, and half of the bytes have to do."""
     made, c = compiled(which), case_of(which)
-    weights = c.prefetched * 8 // FORMS[which[2]][0]
-    after = made.instructions_after_wait
-    print(
-        f"{which[0]:11} {c.name:26} {made.registers:3} regs, {made.resident:2} programs a "
-        f"multiprocessor, {made.resident * c.prefetched // 1024:3} KiB above the wait, after it "
-        f"{after:4} instructions a warp, {after * made.threads / weights:4.1f} a weight, "
-        f"{made.barriers_after_wait} barriers, {made.trips} trips"
-    )
     assert made.spilled_bytes == 0
     assert made.resident * c.prefetched >= IN_FLIGHT / (1 if which[3] == 1 else 2)
 

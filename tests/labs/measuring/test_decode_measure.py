@@ -4,8 +4,6 @@ emulator, whose times mean nothing."""
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +17,12 @@ from rich.console import Console
 from labs.lab15_gemv import measure as lab15
 from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import ledger
-from labs.measuring.kernel_timing import Case
 from labs.support.interpreter import install_bf16_guard
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.kernels.launch import INTERPRETED
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_parts
-from tests.support.documents import ROOT
-from tests.support.kernel_cases import interpreting_environment
 
 if INTERPRETED:
     install_bf16_guard()
@@ -45,30 +40,6 @@ SMALL = replace(
     max_position_embeddings=128,
     eos_token_ids=(),
 )
-small_products = pytest.mark.parametrize("case", lab15.cases(SMALL), ids=lambda case: case.name)
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="the next test runs it in the interpreter")
-@small_products
-def test_each_product_and_pytorchs_compute_the_same(case: Case) -> None:
-    """Up to the roundings to bf16 between the ops of PyTorch."""
-    results = []
-    for name in case.calls(CPU):
-        torch.manual_seed(0)
-        results.append(case.calls(CPU)[name]())
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2**-5, atol=2**-5)
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter")
-def test_in_the_interpreter_each_product_and_pytorchs_compute_the_same() -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        [*words, "-k", "test_each_product"],
-        cwd=ROOT, env=interpreting_environment(), capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert done.stdout.startswith("....")  # and none was skipped
 
 
 def test_the_products_move_the_bytes_of_the_op_list() -> None:
@@ -105,14 +76,6 @@ def small_lab14(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_lab14")
-def test_every_way_to_decode_is_timed_and_writes_the_same_tokens() -> None:
-    timed, same = lab15b.measured(graphs_for("cpu"), SMALL, torch.float32)
-    assert list(timed) == [way.name for way in lab15b.WAYS]
-    assert same == dict.fromkeys(timed, 16)
-    assert all(us.median > 0 and us.samples == 2 for us in timed.values())
-
-
-@pytest.mark.usefixtures("small_lab14")
 def test_a_prediction_shares_one_graph_among_its_steps() -> None:
     specs = {engine: load_spec("h200", engine=engine) for engine in (lab15b.PLAIN, lab15b.OURS)}
     predicted = lab15b.predicted_ms(SMALL, specs)
@@ -124,21 +87,6 @@ def test_a_prediction_shares_one_graph_among_its_steps() -> None:
     spec = specs[lab15b.PLAIN]
     once = (spec.graph_launch_us + spec.sync_us) / 1e3  # a replay: its launch and its read-back
     assert 0 < ms["one graph"] - ms["8 steps a graph"] <= once
-
-
-@pytest.mark.usefixtures("small_lab14")
-def test_without_a_gpu_lab_14_says_so_and_what_measures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(lab15b, "why_not", lambda: "there is no GPU")
-    assert lab15b.main(["--predict", "3.5"]) == 0
-    said = capsys.readouterr().out
-    assert "Not yet measured: no run on a GPU has been kept, and here: there is no GPU." in said
-    assert "Predicted for h200" in said
-    assert "./lab measure 15b --predict 3.5" in said
-    assert said.count("not yet") == len(lab15b.WAYS)
-    (entry,) = ledger.entries()
-    assert (entry.predicted, entry.unit, entry.measured) == (3.5, "ms", None)
 
 
 @pytest.mark.usefixtures("small_lab14")

@@ -23,12 +23,10 @@ pytest.importorskip("torch")
 
 from labs.lab14_measure_itl.measure import RACE as ITL_RACE
 from labs.lab16_vllm import measure as vllm_measure
-from labs.lab16_vllm.vllm_run import Setup, predicted_itl_ms
 from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
 from mini_engine.bench.rows import GATE_FAILED, Interval, Row
-from mini_engine.step.cards import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 
@@ -280,13 +278,3 @@ def test_without_vllm_every_command_and_what_to_expect_are_told(
     for words in ("--enforce-eager", "-cc.cudagraph_mode=NONE", "--save-detailed"):
         assert words in said
     assert [entry.open for entry in ledger.entries()] == [True]
-
-
-def test_the_model_predicts_graphs_to_help_and_says_the_same_as_the_engine() -> None:
-    h200 = load_spec("h200")
-    eager, compiled, graphs = (
-        predicted_itl_ms(Setup(), variant, 1, 512, h200)
-        for variant in ("eager", "compiled", "graphs")
-    )
-    assert eager == compiled == pytest.approx(9.858, rel=1e-3)  # the demo's row of vLLM eager
-    assert graphs == pytest.approx(1.61, rel=1e-2)  # and of one graph

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from labs.runner import workspace
 from labs.runner.cut.catalogue import Hole, Lab, lab_number
 from labs.runner.cut.cutter import body_of, cut
 from labs.runner.cut.migrate import Migrated, broken_imports, migrate
-from labs.runner.renumber import NEW, old_name
 from labs.runner.workspace import LabState, Progress
 from tests.labs.conftest import Say
 
@@ -272,69 +270,3 @@ def area(r):
         'square = r * r\n    raise NotImplementedError("TODO(2): Say pi.")' in done.texts["box.py"]
     )
     assert done.holes == ["area"]
-
-
-# ---------------------------------------------------------------- the numbers of before
-
-
-def of_before(*numbers: str, current: int) -> Progress:
-    """Files and progress of a learner of the labs' old numbers, each lab passed by the engine's
-    way. Returns the progress as it was, under the new numbers."""
-    states = {}
-    for number in numbers:
-        lab = lab_number(NEW[number])
-        folder = workspace.home() / old_name(number)
-        folder.mkdir(parents=True)
-        for file, text in lab.reference().items():
-            path = folder / file
-            path.write_text(text.replace(f"labs.{lab.name}", f"labs.{old_name(number)}"))
-        texts = {file: (folder / file).read_text() for file in lab.sources}
-        digest = workspace.digest(texts)
-        states[number] = LabState(passed="2026-01-02", passed_hash=digest, hints={"1": 2}, took=4)
-    text = json.dumps({"labs": {n: asdict(s) for n, s in states.items()}, "current": current})
-    (workspace.home() / "progress.json").write_text(text)
-    return Progress({NEW[number]: state for number, state in states.items()}, NEW[str(current)])
-
-
-def test_files_of_the_old_numbers_are_renamed_and_nothing_is_lost(say: Say) -> None:
-    before = of_before("1", "4", "5", "21", current=21)
-    ledger = workspace.home() / "ledger.jsonl"
-    ledger.write_text('{"what": "ITL, plain (lab 14)"}\n')
-    code, said = say("check")
-    assert code == 2
-    assert "./lab update" in said
-    assert len(said.splitlines()) == 1
-    code, said = say("update")
-    assert code == 0
-    assert "lab01_launch_overhead is lab04_launch_overhead now" in said
-    home = workspace.home()
-    found = workspace.load_progress()
-    assert found.current == before.current == "13b"
-    assert found.labs.keys() == before.labs.keys() == {"4", "12", "5", "13b"}
-    for number, state in before.labs.items():
-        lab = lab_number(number)
-        assert {f: p.read_text() for f, p in workspace.my_files(lab).items()} == lab.reference()
-        assert replace(found.labs[number], passed_hash=state.passed_hash) == state
-        assert standing(say, lab) | {"state": "passed", "stale": False} == standing(say, lab)
-    assert not list(home.glob("lab01_*"))
-    assert ledger.read_text() == '{"what": "ITL, plain (lab 15b)"}\n'
-    assert say("update") == (0, "Nothing to do: your files fit this version of the engine.\n")
-
-
-def test_a_renaming_that_was_cut_short_goes_on_and_one_that_would_overwrite_is_refused(
-    say: Say,
-) -> None:
-    of_before("1", "3", current=1)
-    home = workspace.home()
-    (home / old_name("1")).rename(home / lab_number("4").name)  # so far it had come
-    (home / lab_number("7").name).mkdir()
-    code, said = say("update")
-    assert code == 2
-    assert "move one of them away" in said
-    (home / lab_number("7").name).rmdir()
-    assert say("update")[0] == 0
-    assert workspace.load_progress().labs.keys() == {"4", "7"}
-
-
-def test_every_lab_of_before_has_one_number_today() -> None:
-    assert len(set(NEW.values())) == len(NEW) == 21

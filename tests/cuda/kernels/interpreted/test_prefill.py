@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mini_engine.cuda.kernels import attention, prefill
 from mini_engine.cuda.kernels import paged as paging
+from mini_engine.cuda.kernels import prefill
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, assert_close, in_fp8, paged
 
@@ -77,26 +77,3 @@ def test_contexts_that_end_at_the_edge_of_a_tile_and_queries_that_do_not_fill_on
     """With the tiles of a GPU: in bf16 128 rows, 64 tokens of two heads, and 64 keys."""
     chunks = [(63, 1), (64, 1), (0, 1), (0, 64), (0, 0), (1, 65), (63, 63), (64, 2)]
     check(Heads(2, 1, 32, 16), chunks, dtype)
-
-
-def test_single_tokens_are_decodes() -> None:
-    heads = Heads(2, 1, 64, 16)
-    torch.manual_seed(3)
-    kv = paged([50, 3], 1, heads.head_dim, heads.block_size, torch.float32)
-    q = torch.randn(2, 2 * heads.head_dim)
-    out, _ = launched(q, kv, [1, 1])
-    wanted = attention.decode_reference(q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
-    assert_close(out, wanted, terms=64)
-
-
-def test_a_prompt_in_chunks_equals_the_prompt_in_one() -> None:
-    heads, length = Heads(2, 1, 32, 8), 75
-    torch.manual_seed(4)
-    kv = paged([length], 1, heads.head_dim, heads.block_size, torch.float32)
-    q = torch.randn(length, 2 * heads.head_dim)
-
-    def chunk(first: int, last: int) -> Tensor:
-        seen = Paged(kv.k_cache, kv.v_cache, kv.block_table, torch.tensor([last]).int(), kv.slots)
-        return launched(q[first:last].clone(), seen, [last - first])[0]
-
-    assert_close(torch.cat([chunk(0, 20), chunk(20, 75)]), chunk(0, 75), terms=64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.other_engines.clockwork import Steps, load, next_token
+from tests.support.other_engines.clockwork import Request, Steps, load
 from tests.support.other_engines.sglang.srt.server_args import ServerArgs
 
 INCREMENTAL = False
@@ -41,19 +41,18 @@ class Engine:
         return self._pieces(input_ids, sampling_params["max_new_tokens"])
 
     def _pieces(self, prompts: list[list[int]], most: int) -> Iterator[dict[str, Any]]:
-        new: list[list[int]] = [[] for _ in prompts]
-        told = [0] * len(prompts)
-        self.steps.prompt()
+        batch = [Request(index, prompt, most) for index, prompt in enumerate(prompts)]
+        self.steps.waiting += batch
+        self.steps.prompts(len(batch))
+        told = [0] * len(batch)
         for count in range(1, most + 1):
             if count > 1:
                 self.steps.decode()
-            for known, prompt in zip(new, prompts, strict=True):
-                known.append(next_token(prompt + known))
+            self.steps.write(batch)
             if TOGETHER and count % 2 == 0 and count < most:
                 continue
-            for index, known in enumerate(new):
-                ids = known[told[index] :] if INCREMENTAL else list(known)
-                told[index] = len(known)
-                meta = {"id": f"r{index}", "completion_tokens": len(known)}
+            for index, one in enumerate(batch):
+                ids = one.new[told[index] :] if INCREMENTAL else list(one.new)
+                told[index] = len(one.new)
+                meta = {"id": f"r{index}", "completion_tokens": len(one.new)}
                 yield {"index": index, "output_ids": ids, "meta_info": meta}
-        self.steps.batch_is_done()

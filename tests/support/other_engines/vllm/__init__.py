@@ -2,85 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from tests.support.other_engines.clockwork import MODE, Steps, load, next_token
+from tests.support.other_engines.clockwork import MODE, Request, Steps, load
 from tests.support.other_engines.vllm.sampling_params import RequestOutputKind
 
 
 @dataclass
 class SamplingParams:
     temperature: float = 1.0
-    max_tokens: int | None = 16
+    max_tokens: int = 16
     ignore_eos: bool = False
     detokenize: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
 
-@dataclass
-class CompletionOutput:
-    index: int
-    text: str
-    token_ids: Sequence[int]
-
-
-@dataclass
-class RequestOutput:
-    request_id: str
-    outputs: list[CompletionOutput]
-    finished: bool
-
-
-@dataclass
-class _Request:
-    request_id: str
-    prompt: list[int]
-    params: SamplingParams
-    new: list[int] = field(default_factory=list)
-
-    def output(self) -> RequestOutput:
-        self.new.append(next_token(self.prompt + self.new))
-        delta = self.params.output_kind.name == "DELTA"  # two imports, two enums
-        tokens = self.new[-1:] if delta else list(self.new)
-        done = len(self.new) == self.params.max_tokens
-        return RequestOutput(self.request_id, [CompletionOutput(0, "", tokens)], done)
-
-
 class _LLMEngine:
     def __init__(self, eager: bool) -> None:
-        self.waiting: list[_Request] = []
-        self.running: list[_Request] = []
         self.steps = Steps(eager)
+        self.delta = False
 
-    def add_request(
-        self,
-        request_id: str,
-        prompt: dict[str, Any],
-        params: SamplingParams,
-        arrival_time: float | None = None,
-    ) -> None:
+    def add_request(self, request_id: str, prompt: dict[str, Any], params: SamplingParams) -> None:
         assert set(prompt) == {"prompt_token_ids"}
-        assert arrival_time is None
         assert (params.temperature, params.ignore_eos, params.detokenize) == (0.0, True, False)
-        self.waiting.append(_Request(request_id, prompt["prompt_token_ids"], params))
+        self.delta = params.output_kind.name == "DELTA"  # two imports, two enums
+        request = Request(request_id, prompt["prompt_token_ids"], params.max_tokens)
+        self.steps.waiting.append(request)
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self.waiting or self.running)
+        return not self.steps.idle
 
-    def step(self) -> list[RequestOutput]:
-        if self.waiting:
-            self.running.append(self.waiting.pop(0))
-            self.steps.prompt()
-        else:
+    def step(self) -> list[SimpleNamespace]:
+        if not self.steps.prompts(1):
             self.steps.decode()
-        outputs = [request.output() for request in self.running]
-        done = {output.request_id for output in outputs if output.finished}
-        self.running = [request for request in self.running if request.request_id not in done]
-        if not self.has_unfinished_requests():
-            self.steps.batch_is_done()
-        return outputs
+        batch = list(self.steps.running)
+        done = self.steps.write(batch)
+        return [
+            SimpleNamespace(
+                request_id=one.name,
+                outputs=[SimpleNamespace(token_ids=one.new[-1:] if self.delta else list(one.new))],
+                finished=one in done,
+            )
+            for one in batch
+        ]
 
 
 class LLM:
