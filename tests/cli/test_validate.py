@@ -90,7 +90,7 @@ def test_every_shipped_point_is_judged_and_the_fit_is_printed(
     result = json_of(capsys, "validate", "--out", str(tmp_path))
     assert (len(result["points"]), result["unknown"]) == (449, [])
     assert all(one["left_out_ms"] for one in result["points"])
-    assert len(result["classes"]) == 15
+    assert len(result["classes"]) == 16
     assert result["summary"]["median_error"] == pytest.approx(0.054, abs=0.001)
     assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}
     assert all(len(pair) == 3 for pair in result["inseparable"])
