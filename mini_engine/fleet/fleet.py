@@ -190,9 +190,8 @@ class Pool:
         """One replica more, of the next card; a cold start, unless the trace has not begun."""
         design, card = self.design, self.cards.pop(0)
         server = design.server(card)
-        sized = server.sized(design.mode)
-        limits = replace(sized.limits, prefix_caching=design.prefix_caching)
-        replica = Replica(server.costs, limits, sized.dispatcher, receives=self.receives)
+        sized = server.sized(design.mode, prefix_caching=design.prefix_caching)
+        replica = Replica(server.costs, sized.limits, sized.dispatcher, receives=self.receives)
         replica.on_served = partial(self.on_served, replica)
         cold_us = 0.0
         if now_us > -math.inf:

@@ -15,9 +15,9 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
 
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
-RUNS, WAITS = "a kernel runs", "idle, whatever the CPU does"
+RUNS = "a kernel runs"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
-COLOURS = {RUNS: hue.KERNEL, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH, WAITS: hue.OTHER}
+COLOURS = {RUNS: hue.KERNEL, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH}
 WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
