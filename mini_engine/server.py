@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -111,13 +111,16 @@ class Server:
         sized = self.sized(mode, capture_sizes)
         return replay(requests, self.costs, sized.limits, sized.dispatcher)
 
-    def sized(self, mode: str, capture_sizes: Sequence[int] | None = None) -> SizedServer:
+    def sized(
+        self, mode: str, capture_sizes: Sequence[int] | None = None, **more: Any
+    ) -> SizedServer:
         """Its scheduler's limits, with all memory that nothing else takes as KV blocks, its
-        dispatcher and what its graphs cost. Raises ValueError where no block is left."""
+        dispatcher and what its graphs cost. `more`: kv_blocks, prefix_caching, preemption, as
+        `size_server` has them. Raises ValueError where no block is left."""
         return size_server(
             self.config, self.spec, mode, self.capture_sizes(mode, capture_sizes),
             stored=self.stored, max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens, **more,
         )  # fmt: skip
 
     def capture_sizes(self, mode: str, asked: Sequence[int] | None = None) -> list[int]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_engine import plots
-from mini_engine.plots.bars import LAUNCHES, OTHER_WORK, RUNS
+from course.draw.bars import LAUNCHES, OTHER_WORK, RUNS, step_bars
 from mini_engine.sim.recorded import Anatomy, anatomy, load_recording
 
 RECORDED = {
@@ -24,7 +23,7 @@ def one_token(path: Path) -> None:
     steps = {way: recorded(way) for way in RECORDED}
     eager = steps["ordered one by one"]
     waits = eager.gpu_us - eager.busy_us
-    plots.step_bars(
+    step_bars(
         {
             f"{way}: {step.kernels:,.0f} kernels, {step.launches:,.0f} launches": {
                 RUNS: step.busy_us,

@@ -1,7 +1,7 @@
 """A decode step of Qwen3-0.6B on a simulated GPU: launched piece by piece, or out of a recording.
 
 In:  a device that counts costs, and a function that launches a step. Out: the step's events on two
-lanes, CPU and GPU. The hole is `record`; `played` and `launches_of_a_token` are given.
+lanes, CPU and GPU. The holes are `record` and `feed`; the rest is given.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from mini_engine.model.config import named_shape
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.launch import Buffer, cost_kernel
 from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import around, issue_live_us, kernel_us
@@ -46,6 +48,17 @@ def record(device: Device, step: Step) -> Graph:
     with device.capture(name="one token") as recording:
         step()
     return recording
+
+
+def feed(device: Device, graph: Graph, place: Buffer, values: np.ndarray) -> None:
+    """Play a recorded step once more, on other values. `place` is the memory on the device that
+    the step read when it was recorded, and `values` is an array of its shape.
+
+    `device.copy_(target, array)` copies an array to a place, `device.upload(array)` makes a new
+    place for it and returns that.
+    """
+    device.copy_(place, values)
+    graph.replay()
 
 
 def played(device: Device, model: Step, choice: Step) -> list[TraceEvent]:

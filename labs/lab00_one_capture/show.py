@@ -1,7 +1,11 @@
-"""One token on two lanes: launched from Python piece by piece, then out of your recording."""
+"""One token on two lanes: launched from Python piece by piece, then out of your recording. And a
+small recording that is fed with three numbers."""
 
-from labs.lab00_one_capture.one_step import launches_of_a_token, played, record
+import numpy as np
+
+from labs.lab00_one_capture.one_step import feed, launches_of_a_token, played, record
 from labs.support.lanes import LEGEND, drawn, length_us
+from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.step.cards import load_spec
 
@@ -35,6 +39,27 @@ def main() -> None:
         return
     print(f"\n{1e6 / eager_us:,.0f} tokens a second before, {1e6 / graph_us:,.0f} now: "
           f"{eager_us / graph_us:.1f} times as many, from the same kernels")  # fmt: skip
+    fed(Device(load_spec("h200"), memory_bytes=64 * 2**20), (3, 5, 8))
+
+
+def fed(device: Device, numbers: tuple[int, ...]) -> None:
+    """y = 2x, recorded with the first of the numbers in x; then each of them fed to the graph."""
+    arrays = [np.full(1, number, np.float32) for number in numbers]
+    x, y = device.upload(arrays[0]), device.empty((1,))
+    graph = record(device, lambda: device.launch(k.scale, y, x, by=2.0))
+    told = []
+    for array in arrays:
+        feed(device, graph, x, array)
+        told.append(device.read(y)[0])
+    print(f"\nA step y = 2x, recorded with {numbers[0]} in x and played for {numbers}")
+    print(f"  by your feed:                        y = {', '.join(f'{one:.0f}' for one in told)}")
+    told = []
+    feed(device, graph, x, arrays[0])
+    for array in arrays:
+        _ = device.upload(array)  # a new place, which the recording does not know
+        graph.replay()
+        told.append(device.read(y)[0])
+    print(f"  each number in a new place instead:  y = {', '.join(f'{one:.0f}' for one in told)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """What your launch model says of one decode step: two clocks, at six sizes of kernel."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mini_engine.model.config import named_shape
 from mini_engine.step import run
 from mini_engine.step.cards import DeviceSpec, load_spec
@@ -21,25 +24,42 @@ CAPTURE_US = 60_000.0  # an assumed capture: what it costs depends on the engine
 def main() -> None:
     h200 = load_spec("h200")
     print(f"{KERNELS} kernels on an H200, issued by vLLM (predicted)")
-    print("█ the GPU computes, ░ it waits\n")
+    print("█ the GPU computes, ░ it waits, ▒ nobody has said yet which\n")
     longest = eager_itl_us(KERNELS, 64.0, h200)
     for kernel_us in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
-        for way, itl_us in (
-            ("eager", eager_itl_us(KERNELS, kernel_us, h200)),
-            ("graph", full_itl_us(KERNELS, kernel_us, h200)),
-        ):
-            busy = utilisation(KERNELS, kernel_us, itl_us)
-            bar = max(1, round(WIDTH * itl_us / longest))
-            full = round(bar * busy)
-            picture = "█" * full + "░" * (bar - full)
-            print(f"{kernel_us:4.0f} µs {way} {itl_us:9,.0f} µs {busy:6.1%}  {picture}")
+        for way, model in (("eager", eager_itl_us), ("graph", full_itl_us)):
+            itl_us = written(model, KERNELS, kernel_us, h200)
+            busy = written(utilisation, KERNELS, kernel_us, itl_us) if itl_us else None
+            if itl_us:
+                bar = max(1, round(WIDTH * itl_us / longest))
+                share = "" if busy is None else f"{busy:.1%}"
+                full = round(bar * (busy or 0))
+                picture = "▒" * bar if busy is None else "█" * full + "░" * (bar - full)
+                print(f"{kernel_us:4.0f} µs {way} {itl_us:9,.0f} µs {share:>6}  {picture}")
+    full_itl_us(KERNELS, 4.0, h200)  # from here on all three are needed
+    utilisation(KERNELS, 4.0, longest)
     one, many = work_us(1, h200), work_us(MANY, h200)
     request_us = (many - one) / (MANY - 1)
     batch = crossover(KERNELS, one - request_us, request_us, h200)
-    model = f"Qwen3-0.6B, {CONTEXT} tokens, equal kernels"
-    print(f"\n{model}: launching is hidden from batch {batch} on")
+    model_name = f"Qwen3-0.6B, {CONTEXT} tokens, equal kernels"
+    print(f"\n{model_name}: launching is hidden from batch {batch} on\n")
+    print("what a graph is good for, batch by batch:")
+    for requests in (1, 8, 64, batch // 2, batch, 2 * batch):
+        kernel_us = h200.kernel_floor_us + (one + (requests - 1) * request_us) / KERNELS
+        times = eager_itl_us(KERNELS, kernel_us, h200) / full_itl_us(KERNELS, kernel_us, h200)
+        print(f"{requests:6} requests {times:5.2f} times as fast  {'█' * round(5 * times)}")
     eager, graph = eager_itl_us(KERNELS, 4.0, h200), full_itl_us(KERNELS, 4.0, h200)
-    print(f"a capture of 60 ms pays after {break_even_replays(CAPTURE_US, eager, graph)} replays")
+    replays = break_even_replays(CAPTURE_US, eager, graph)
+    print(f"\na capture of 60 ms pays after {replays} replays: "
+          f"that many tokens, {replays * graph / 1e6:.2f} s of text")  # fmt: skip
+
+
+def written(function: Callable[..., float], *numbers: Any) -> float | None:
+    """Its result, or None where the function is a hole yet."""
+    try:
+        return function(*numbers)
+    except NotImplementedError:
+        return None
 
 
 def work_us(batch: int, spec: DeviceSpec) -> float:

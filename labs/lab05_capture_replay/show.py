@@ -54,12 +54,15 @@ def main() -> None:
             print(f"   {lane:3} {drawn(device.timeline[seen:], lane, began_us)}")
     print(f"the sums of slots 0 to 8: {device.read(sums)[:, 0]}")
 
-    written = generate(open_checkpoint(SHIPPED), load_spec("h200"), ["Return the", "def add("],
-                       "FULL", max_new_tokens=16)  # fmt: skip
-    print(f"\nin {written.report.graphs} graphs, with {written.counters.launches} launches, "
-          "the small model writes:")  # fmt: skip
-    for text in written.texts:
-        print(f"   {text!r}")
+    tiny, prompts = open_checkpoint(SHIPPED), ["Return the", "def add("]
+    eager, graphs = (
+        generate(tiny, load_spec("h200"), prompts, mode, max_new_tokens=16)
+        for mode in ("NONE", "FULL")
+    )
+    print(f"\nthe small model writes two texts with {eager.counters.launches:,} launches eagerly, "
+          f"with {graphs.counters.launches} in {graphs.report.graphs} graphs:")  # fmt: skip
+    for prompt, text, plain in zip(prompts, graphs.texts, eager.texts, strict=True):
+        print(f"   {prompt!r} goes on with {text!r}, {'as' if text == plain else 'NOT as'} eagerly")
 
 
 def drawn(events: Sequence[TraceEvent], lane: str, began_us: float) -> str:

@@ -118,6 +118,21 @@ def captured(sizes: list[int], **options: Any) -> Summing:
     return program
 
 
+# ---------------------------------------------------------------- one recording
+
+
+def test_a_recording_holds_one_forward_that_has_not_run() -> None:
+    program = Summing([4])
+    kernels = program.device.counters.kernels
+    graph, output = program.runner._record(4)
+    assert program.calls == [(4, True)], "the forward's rows, and whether it was recorded"
+    assert program.device.counters.kernels == kernels, "kernels ran while it was recorded"
+    assert len(graph.nodes) == program.kernels
+    graph.replay()
+    found = program.device.read(output).tolist()
+    assert found == no_sums()[:4].tolist(), "what it computes from zeros"
+
+
 # ---------------------------------------------------------------- warm-up
 
 
@@ -189,6 +204,7 @@ def test_every_warm_up_finds_null_inputs_whatever_the_one_before_it_wrote_there(
     assert program.found == [0.0, 0.0, 0.0], "the largest number in the inputs of each warm-up"
 
 
+@pytest.mark.catches("a-warm-up-need-not-end")
 def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
     program = captured([2, 4, 8])
     ahead_us = {
@@ -199,12 +215,13 @@ def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
     assert max(ahead_us.values()) <= 0, f"µs of work that the GPU has left, by rung: {ahead_us}"
 
 
-@pytest.mark.catches("a-pool-for-each-rung")
+@pytest.mark.catches("a-warm-up-in-the-default-pool", "a-pool-for-each-rung")
 def test_warm_up_and_capture_take_their_memory_from_the_pool_of_the_runner() -> None:
     program = captured([2, 4])
     assert program.pools == {program.runner.pool}
 
 
+@pytest.mark.catches("a-warm-up-keeps-its-output")
 def test_of_a_warm_up_no_memory_is_left_in_use() -> None:
     program = Summing([2, 4])
     memory, pool = program.device.memory, program.runner.pool
@@ -332,6 +349,7 @@ def test_a_batch_that_comes_again_after_a_second_capture_is_copied_again() -> No
         program.runner.capture()
 
 
+@pytest.mark.catches("a-second-capture-adds")
 def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:
     runner = captured([1, 2, 4]).runner
     assert runner.rung_for(1) == 1
@@ -351,6 +369,7 @@ def test_rungs_are_captured_in_the_order_that_is_asked_for() -> None:
         assert [rows for rows, in_capture in program.calls if in_capture] == order
 
 
+@pytest.mark.catches("first-captured-first")
 def test_in_whatever_order_rungs_were_captured_a_batch_runs_at_the_smallest_that_it_fits() -> None:
     for order in ([1, 2, 4], [4, 2, 1], [4, 1, 2], [2, 4, 1]):
         program = Summing([1, 2, 4])
@@ -474,7 +493,7 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests:
     np.testing.assert_array_equal(slots[3:], nines["slots"][3:], "behind the view of 3 requests")
 
 
-@pytest.mark.catches("eager-in-run")
+@pytest.mark.catches("a-copy-an-input", "eager-in-run")
 def test_a_step_is_one_copy_and_one_launch_and_no_forward() -> None:
     program = captured([4])
     calls, before = len(program.calls), program.device.counters.copy()
@@ -495,6 +514,17 @@ def test_a_step_waits_for_nothing() -> None:
         assert waits == [], "on the CPU, during one step"
 
 
+@pytest.mark.catches("zeros-for-all-rungs")
+def test_what_the_graph_of_a_rung_does_not_read_stays_as_it_was() -> None:
+    program, rng = captured([2, 8]), random.Random(18)
+    program.runner.run(8, random_batch(rng, 8))
+    inputs = program.inputs.view(8)
+    before = {name: program.device.read(buffer)[2:].tolist() for name, buffer in inputs.items()}
+    program.runner.run(1, random_batch(rng, 1))
+    after = {name: program.device.read(buffer)[2:].tolist() for name, buffer in inputs.items()}
+    assert after == before, "rows of the inputs beyond a rung of 2"
+
+
 @pytest.mark.catches("rebind-input", "a-buffer-for-each-rung")
 def test_a_step_takes_no_memory_of_the_device() -> None:
     program, rng = captured([4, 8]), random.Random(19)
@@ -507,7 +537,7 @@ def test_a_step_takes_no_memory_of_the_device() -> None:
 # ---------------------------------------------------------------- one step: which rung, and out
 
 
-@pytest.mark.catches("largest-rung")
+@pytest.mark.catches("a-rung-must-be-larger", "largest-rung")
 def test_a_batch_runs_at_the_smallest_rung_that_it_fits() -> None:
     program, sizes = captured([1, 2, 4, 16]), [1, 2, 4, 16]
     log = program.replays()

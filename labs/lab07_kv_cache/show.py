@@ -1,16 +1,19 @@
-"""Three texts through your cache at once, what a step reads, and who owns which of its slots."""
+"""A step as arrays, a key turned, pairs counted. Then three texts through your cache at once, what
+a step reads, and who owns which of its slots."""
 
 from dataclasses import replace
 
+import numpy as np
+
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import ScheduledBatch
+from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, ScheduledRequest
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY
-from mini_engine.engine.step_arrays import step_arrays
+from mini_engine.engine.step_arrays import request_arrays, step_arrays, token_arrays
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
-from mini_engine.sim.kernels import attention_pairs
+from mini_engine.sim.kernels import attention_pairs, rope_kv_write
 from mini_engine.sim.runner import SimRunner
 from mini_engine.step.cards import load_spec
 
@@ -19,6 +22,41 @@ LETTERS, NEW_TOKENS = "abc", 16
 
 
 def main() -> None:
+    one_step()
+    texts()
+
+
+def one_step() -> None:
+    """A prompt, a decode and a chunk: what each of the first four holes says of them."""
+    requests = [("a", 0, 4, (3,)), ("b", 5, 1, (1, 6)), ("c", 3, 2, (4, 2))]
+    entries = []
+    for name, start, count, table in requests:
+        state = RequestState(Request(name, list(range(start + count)), 9), [], num_computed=start)
+        entries.append(ScheduledRequest(state, start, count, table, count > 1, True))
+    print("a: a prompt of 4 tokens   b: one more after 5   c: a chunk of 2 after 3; blocks of 4")
+    tokens = token_arrays(entries, block_size=4)
+    whose = [name for name, _, count, _ in requests for _ in range(count)]
+    for name, row in (("whose row", whose), ("position", tokens["positions"]),
+                      ("slot", tokens["slot_mapping"])):  # fmt: skip
+        print(f"  {name:10}{' '.join(f'{number!s:>2}' for number in list(row))}")
+    arrays = {name: np.asarray(array) for name, array in request_arrays(entries, 2).items()}
+    for row, (name, *_) in enumerate(requests):
+        brings, has, last, blocks = (
+            arrays[of][row] for of in ("query_lens", "context_lens", "last_rows", "block_table")
+        )
+        print(f"  {name} brings {brings}, then has {has}; its last row {last}, blocks {blocks}")
+    angle, one = np.arange(8.0, dtype=np.float32)[:, None], np.ones((4, 1), np.float32)
+    q, keys, values = np.zeros((4, 2)), np.zeros((1, 4, 1, 2)), np.zeros((1, 4, 1, 2))
+    qkv = np.concatenate([one, 0 * one] * 3, axis=1)
+    order = np.arange(4)
+    rope_kv_write.function(q, keys, values, qkv, order, order, np.cos(angle), np.sin(angle))
+    turned = np.degrees(np.arctan2(keys[0, :, 0, 1], keys[0, :, 0, 0])).tolist()
+    print(f"  a key of a, by its position: turned by {', '.join(f'{t:.0f}°' for t in turned)}")
+    pairs = int(attention_pairs(arrays["query_lens"], arrays["context_lens"]))
+    print(f"  attention compares {pairs} pairs of query and key\n")
+
+
+def texts() -> None:
     tiny = open_checkpoint(SHIPPED)
     limits, eager = limits_for(tiny.config, len(PROMPTS)), GraphDispatcher("NONE", [], len(PROMPTS))
     runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, eager)
@@ -28,7 +66,7 @@ def main() -> None:
     ]
     letter_of = {r.request_id: letter for r, letter in zip(requests, LETTERS, strict=True)}
     owner: dict[int, str] = {}  # slot -> letter of the last request that wrote there
-    lines = []
+    lines = list[str]()
     rows_and_slots: list[tuple[int, int]] = []  # of each step: rows computed, slots read
 
     def note(batch: ScheduledBatch) -> None:

@@ -164,6 +164,7 @@ def test_ragged_prompts_give_the_token_that_each_gives_alone(seed: int) -> None:
     assert tokens == [computed(prompt)[0] for prompt in prompts]
 
 
+@pytest.mark.catches("rows-are-as-long-as-the-prompt")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cache_holds_what_each_prompt_leaves_alone(seed: int) -> None:
     prompts, engine = some_prompts(3, 10 + seed), new_engine(batch=4)
@@ -203,6 +204,7 @@ def test_a_token_sees_itself() -> None:
     assert [bool(mask[row, 0, c - 1]) for row, c in enumerate((1, 4, 8))] == [True] * 3
 
 
+@pytest.mark.catches("a-position-is-a-length")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_decode_step_says_where_each_token_stands_and_what_it_sees(seed: int) -> None:
     rng = random.Random(seed)
@@ -388,14 +390,12 @@ def blank(rows: int, queries: int, columns: int) -> MaskedStep:
     return MaskedStep(ids, ids.clone(), ids.clone(), rows_, rows_.clone(), mask)
 
 
-@pytest.mark.catches("key-is-the-batch")
 def test_a_step_of_more_tokens_a_row_has_another_key() -> None:
     assert blank(2, 5, 5).key != blank(2, 1, 20).key
     assert blank(2, 5, 5).key != blank(2, 4, 4).key
     assert blank(2, 3, 20).key != blank(2, 1, 20).key
 
 
-@pytest.mark.catches("key-is-the-ids")
 def test_prompts_of_one_token_have_another_key_than_a_decode_step() -> None:
     assert blank(2, 1, 1).key != blank(2, 1, 20).key
 
@@ -612,7 +612,6 @@ def test_no_garbage_is_collected_while_a_graph_is_captured(monkeypatch: pytest.M
 # ---------------------------------------------------------------- a whole batch
 
 
-@pytest.mark.catches("row-is-elastic")
 @pytest.mark.parametrize(("prompt", "new"), [(6, 5), (10, 1), (1, 10), (30, 30)])
 def test_a_request_that_is_longer_than_a_row_is_refused(prompt: int, new: int) -> None:
     with pytest.raises(ValueError):
@@ -753,6 +752,7 @@ def test_a_row_that_has_ended_is_read_until_the_longest_has() -> None:
     assert columns_of_batch([(4, 2), (1, 9), (5, 1)], 10).ended > 0
 
 
+@pytest.mark.catches("the-first-token-is-decoded")
 @pytest.mark.parametrize("seed", range(6))
 def test_the_closed_form_counts_what_counting_counts(seed: int) -> None:
     rng = random.Random(seed)

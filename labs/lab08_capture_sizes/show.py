@@ -18,14 +18,37 @@ SHAPE, SPEC, MODE = named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIEC
 COSTS = LadderCosts(SHAPE, SPEC, MODE, SEQS)
 
 
+FEW = Counter({1: 40, 3: 30, 5: 20, 9: 6, 14: 3, 30: 1})  # rows of a step -> how many such steps
+
+
 def main() -> None:
+    small()
+    large()
+
+
+def small() -> None:
+    """A hundred steps: what a ladder does with each size, what it wastes, and which is best."""
+    ladder = CaptureLadder((1, 4, 16, 32))
+    print(f"100 steps on the ladder {', '.join(map(str, ladder))}; █ a row in use, ░ padding")
+    for rows, count in FEW.items():
+        rung = ladder.rung(rows) or 0
+        print(f"{count:4} of {rows:2} rows at rung {rung:2}  {'█' * rows}{'░' * (rung - rows)}")
+    waste = ladder.waste(FEW)
+    print(f"padded rows: {waste.padded_rows}", end="")
+    print(f", {waste.wasted_fraction:.0%} of all that are computed")
+    best = best_ladders(FEW, 4)[-1]
+    print(f"the best four rungs for them: {', '.join(map(str, best))}, "
+          f"{best.waste(FEW).wasted_fraction:.0%} padding\n")  # fmt: skip
+
+
+def large() -> None:
     own = CaptureLadder(default_capture_sizes(SEQS, TOKENS))
     steps = served(own)
     print(f"{sum(steps.values()):,} steps of {SHIPPED_TRACE.name} (simulated) with at most "
           f"{own.top} rows; the batch sizes that came most often:")  # fmt: skip
     for rows, count in steps.most_common(5):
         print(f"   {rows:3} rows {count:6,} times, at rung {own.rung(rows)}")
-    print("\nladder         rungs   padded rows         eager  its graphs hold (predicted)")
+    print("\nladder         rungs   padded rows         eager  its graphs hold  the rungs")
     tell("before: one size", CaptureLadder(ONE_SIZE), steps)
     tell("vLLM's rule", own, steps)
     for ladder in best_ladders(steps, 8, top=own.top)[1:]:

@@ -28,7 +28,7 @@ def ladders(seed: int, number: int) -> list[CaptureLadder]:
 # ---------------------------------------------------------------- rung
 
 
-@pytest.mark.catches("round-down")
+@pytest.mark.catches("a-rung-is-above", "round-down")
 def test_a_batch_runs_at_the_smallest_rung_that_has_room_for_it() -> None:
     for ladder in ladders(1, 40):
         for rows in range(1, ladder.top + 1):
@@ -56,7 +56,7 @@ def test_no_rows_need_no_rung_and_fewer_than_none_are_refused() -> None:
 # ---------------------------------------------------------------- waste
 
 
-@pytest.mark.catches("eager-is-padded", "round-down")
+@pytest.mark.catches("a-size-is-one-step", "eager-is-padded", "round-down")
 def test_waste_is_what_one_counts_step_by_step() -> None:
     rng = random.Random(3)
     for most, ladder in enumerate(sorted(ladders(4, 40), key=len)):  # few batches and rungs first
@@ -198,7 +198,7 @@ def on_the_grid(size: int) -> bool:
     return size in (1, 2, 4) or size % (8 if size < 256 else 16) == 0
 
 
-@pytest.mark.catches("the-top-is-left-out")
+@pytest.mark.catches("every-8-all-the-way", "the-top-is-no-rung", "the-top-is-left-out")
 def test_the_grid_has_1_2_4_and_every_8_then_every_16_and_nothing_above_its_top() -> None:
     for top in (1, 2, 3, 4, 7, 8, 9, 16, 24, 40, 100, 248, 255, 256, 257, 264, 272, 500, 512, 1024):
         grid, wanted = _grid(top), [size for size in range(1, top + 1) if on_the_grid(size)]
@@ -217,7 +217,7 @@ def test_without_speculation_the_size_of_the_fullest_decode_batch_is_added() -> 
         assert found == [requests], f"sizes for {requests} requests of one token"
 
 
-@pytest.mark.catches("rungs-count-requests")
+@pytest.mark.catches("only-the-fullest-batch", "rungs-count-requests")
 def test_with_speculation_there_is_a_size_for_each_number_of_requests_on_the_grid() -> None:
     for requests in (1, 2, 3, 6, 8, 20, 33, 300):
         for query_len in (3, 2, 7):

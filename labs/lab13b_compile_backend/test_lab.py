@@ -711,7 +711,6 @@ def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
     return cache
 
 
-@pytest.mark.catches("a-file-is-what-its-name-says")
 @pytest.mark.parametrize("harm", HARMS)
 def test_nothing_is_read_from_a_file_that_is_not_what_it_should_be(
     harm: str, tmp_path: Path

@@ -57,9 +57,8 @@ def served() -> None:
     ]
     steps: list[StepRecord] = []
     done = Engine(runner, LIMITS, dispatcher).run(requests, on_step=steps.append)
-    print(
-        f"requests:rows {' '.join(f'{s.batch.num_reqs}:{s.descriptor.num_tokens}' for s in steps)}"
-    )
+    told = " ".join(f"{s.batch.num_reqs}:{s.descriptor.num_tokens}" for s in steps)
+    print(f"requests and the rows that ran for them, step by step: {told}")
     for one in sorted(done, key=lambda one: one.request.request_id):
         print(f"{one.request.request_id} {TOKENIZER.decode(list(one.tokens))!r}")
     predicted(steps)
@@ -77,9 +76,11 @@ def predicted(steps: list[StepRecord]) -> None:
         eager_us += replayed * step_time(ops, spec, "eager", step.batch.num_reqs).itl_us
         graphs_us += step_time(ops * replayed, spec, "full", step.batch.num_reqs).itl_us
     if tokens:
-        print("These decode steps of Qwen3-0.6B on an H200, in tokens a second (predicted): "
-              f"{1e6 * tokens / eager_us:,.0f} eagerly, {1e6 * tokens / graphs_us:,.0f} in your "
-              "graphs")  # fmt: skip
+        print("These decode steps of Qwen3-0.6B on an H200, in tokens a second (predicted):")
+        for how, took_us in (("eagerly", eager_us), ("in your graphs", graphs_us)):
+            print(
+                f"  {how:14} {'█' * round(50 * graphs_us / took_us)} {1e6 * tokens / took_us:,.0f}"
+            )
 
 
 def captured() -> None:

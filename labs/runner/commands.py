@@ -11,6 +11,7 @@ import os
 import time
 from argparse import Namespace
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 
 from rich.console import Console
@@ -20,17 +21,17 @@ from rich.table import Table
 from labs.runner import Done, command, workspace
 from labs.runner.checks.checking import Report, check_files, check_texts, still_open
 from labs.runner.checks.warm import forks
-from labs.runner.cut.catalogue import PATH, Hole, Lab, all_labs, lab_number
+from labs.runner.cut.catalogue import PATH, Hole, Lab, all_labs, keys_beside, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.cut.migrate import Migrated, migrate
 from labs.runner.cut.source import shown, source, syntax_error
 from labs.runner.doctor import INSTALL, missing
 from labs.runner.mistakes.diagnosis import diagnose
-from labs.runner.predict import score_line, unanswered
+from labs.runner.predict import missed, score_line, unanswered
 from labs.runner.programs import merged
 from labs.runner.prose import say
 from labs.runner.report import as_json, done, hole_in_doubt, show_report
-from labs.runner.reward import at_green, at_red, holes_so_far, printed
+from labs.runner.reward import at_green, at_red, holes_so_far, on_the_way, printed
 from labs.runner.workspace import FIRST, PASSED, Progress
 
 STATES = {  # of a lab: the sign in the list, and what it means
@@ -67,7 +68,7 @@ def run_list(args: Namespace, console: Console) -> Done:
             table.add_row(
                 STATES[where["state"]][0] if where["state"] else "",
                 f"{'[bold]' if where['current'] else ''}{lab.number:>3} {lab.title}",
-                *(str(n or "") for n in (lab.minutes, where["checks"], where["hints"])),
+                *(str(n or "") for n in (lab.sittings, where["checks"], where["hints"])),
                 ", ".join(lab.after), lab.without,
             )  # fmt: skip
     seen = {where["state"] for where in standings}
@@ -123,18 +124,25 @@ def run_reset(args: Namespace, console: Console) -> Done:
 
 def _introduce(lab: Lab, fresh: bool, progress: Progress, console: Console) -> None:
     """What to predict, to read, to edit and to run, in this order."""
-    console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
+    length = f"about {lab.minutes} minutes"
+    if lab.rest:
+        length += f": {lab.rest.minutes} to hole {lab.rest.hole}, where you may stop for the day"
+    console.print(f"[bold]Lab {lab.number}: {lab.title}[/], {length}")
     if lab.number == FIRST and fresh:
         console.print(f"\n{escape(printed(f'labs.{lab.name}.show', [], merged([lab]), {}) or '')}")
     if asked := unanswered(lab, progress):
         console.print(f"  predict [bold]{command('predict', lab.number)}[/]   "
                       f"{asked} question{'s' * (asked != 1)}, before anything else")  # fmt: skip
     if lab.number == FIRST:
-        console.print("  read    nothing: five minutes, and you see what all of this is about")
+        console.print("  read    nothing: in five minutes you see what all of this is about")
     else:
         console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
     for path in workspace.my_files(lab).values():
         console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
+    keys = {} if lab.number == FIRST else keys_beside(lab)
+    if named := [f"{path} (lab {number})" for path, number in keys.items()]:
+        say(console, f"  closed  {', '.join(named)}: yours imports them, and they are what those "
+                     "labs write", hang=8)  # fmt: skip
     for hole in lab.holes:
         verb = "mend " if hole.broken else "write"
         say(console, f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}", hang=8)
@@ -153,7 +161,7 @@ def run_check(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
     hole = _hole(args, lab)
-    first = not workspace.solved(lab, progress)
+    before = deepcopy(progress)
     with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
             report = check_mine(lab, progress, hole.number if hole else 0)
@@ -163,19 +171,23 @@ def run_check(args: Namespace, console: Console) -> Done:
             report.causes = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if args.impl == "mine":
-        _beside(report, progress, first, console)
+        _beside(report, before, progress, console)
     return Done(as_json(report), 0 if report.passed else 1)
 
 
-def _beside(report: Report, progress: Progress, first: bool, console: Console) -> None:
-    """The pictures of a check, and what comes next."""
+def _beside(report: Report, before: Progress, progress: Progress, console: Console) -> None:
+    """The pictures of a check, and what comes next. `before` is how far the learner was."""
     if console.quiet:
         return
     if not report.passed:
+        on_the_way(report, before.of(report.lab).holes, console)
         at_red(report, console)
     elif not report.hole:
+        first = not workspace.solved(report.lab, before)
         at_green(report.lab, progress, first=first, console=console)
         console.print(f"\n{score_line(report.lab)}")
+        for line in missed(report.lab) if first else ():
+            say(console, f"  {line}", hang=2)
         console.print(workspace.next_step(all_labs(), progress))
 
 
@@ -209,10 +221,10 @@ def run_watch(args: Namespace, console: Console) -> Done:
         if stamps != before:
             before = stamps
             try:
-                first = not workspace.solved(lab, progress)
+                was = deepcopy(progress)
                 report = check_mine(lab, progress, hole.number if hole else 0)
                 show_report(report, console, whose="mine", every=False, progress=progress)
-                _beside(report, progress, first, console)
+                _beside(report, was, progress, console)
                 console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
             except (ValueError, OSError) as error:
                 console.print(f"[dim]watching: {error}[/]")

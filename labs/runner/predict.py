@@ -177,6 +177,15 @@ def score_line(lab: Lab) -> str:
     return f"{score}: {command('predict', lab.number)}"
 
 
+def missed(lab: Lab) -> list[str]:
+    """Each prediction that was wrong beside its key, for green."""
+    return [
+        f"{one.question.number}. you said {escape(one.question.in_words(one.value))}; it is "
+        f"{escape(one.question.in_words(one.question.answer))}. {escape(one.question.because)}"
+        for one in answers(questions(lab)) if not one.right
+    ]  # fmt: skip
+
+
 # ---------------------------------------------------------------- predict
 
 

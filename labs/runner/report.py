@@ -88,11 +88,19 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def done(report: Report) -> list[int]:
-    """The holes that are filled and whose tests pass; none where the run did not finish."""
-    lab, still = report.lab, {hole.number for hole in report.open}
+    """The holes that are filled and whose tests pass; none where the run did not finish. A test
+    that fails and also uses a hole that is not done says nothing against one of which others
+    pass."""
+    lab, undone = report.lab, {hole.number for hole in report.open}
     red, tests = {o.test for o in report.failed}, [o.test for o in report.outcomes]
-    filled = [hole.number for hole in lab.holes if hole.number not in still]
-    return [n for n in filled if not report.stopped and not tests_of(lab, n, tests) & red]
+    if report.stopped:
+        return []
+    for number in (hole.number for hole in lab.holes if hole.number not in undone):
+        own = tests_of(lab, number, tests)
+        its_fault = {test for test in own & red if not undone & {*holes_of(lab, test)}}
+        if its_fault or (own & red == own):
+            undone.add(number)
+    return [hole.number for hole in lab.holes if hole.number not in undone]
 
 
 def _bar(report: Report) -> str:
@@ -146,6 +154,7 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
     seen: list[Hashable] = []
     printed = False
     red = [outcome for outcome in report.failed if not outcome.todo]
+    red.sort(key=lambda outcome: not report.causes.get(outcome.test))  # a named belief first
     if red and not every and any(hole.broken for hole in report.lab.holes):
         red = _first_to_mend(report, red, console)
     short: dict[tuple[str, str], list[str]] = {}  # (test, what is said of it) -> its cases
@@ -155,11 +164,10 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
             (outcome.where, outcome.error) if outcome.mine else holes_of(report.lab, outcome.test)
         )
         if not every and (cause in seen or len(seen) >= IN_FULL):
-            known = cause in seen and (outcome.mine or ids)
+            same = "cause" if ids else "line of yours" if outcome.mine else ""
             name, _, case = outcome.sentence.partition(" (")
-            short.setdefault((name, " [dim](the same cause)[/]" * bool(known)), []).append(
-                case.removesuffix(")")
-            )
+            known = f" [dim](the same {same})[/]" if same and cause in seen else ""
+            short.setdefault((name, known), []).append(case.removesuffix(")"))
             continue
         seen.append(cause)
         _in_full(report.lab, outcome, console)

@@ -19,6 +19,8 @@ from labs.runner.checks.checking import Report
 from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.cut.source import source
 from labs.runner.programs import Texts, completed, merged
+from labs.runner.prose import say
+from labs.runner.report import done
 from labs.runner.workspace import Progress
 
 LIMIT_S = 20.0  # for a picture; who is slower goes without
@@ -41,10 +43,30 @@ def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> 
     if (lab.folder / "show.py").exists():
         if first or "torch" not in lab.packages:
             shown = printed(f"labs.{lab.name}.show", [], merged([lab]), lab.environment)
-            console.print(f"\n[bold]What your code does[/] ({command('show', lab.number)})\n")
-            console.print(escape(shown or "").rstrip())
+            if shown:
+                console.print(f"\n[bold]What your code does[/] ({command('show', lab.number)})\n")
+                console.print(escape(shown.rstrip()))
         else:
             console.print(f"\nWhat your code does: [bold]{command('show', lab.number)}[/]")
+
+
+def on_the_way(report: Report, had: int, console: Console) -> None:
+    """Where more holes are done than the `had` of the last check, and others are open: what the
+    lab's show prints until it meets one of those, and the word that one may stop here. With
+    PyTorch, which takes seconds, only where one may."""
+    lab, ready = report.lab, done(report)
+    if report.hole or report.stopped or not report.open or len(ready) <= had:
+        return
+    here = lab.rest and had < lab.rest.hole and {*range(1, lab.rest.hole + 1)} <= {*ready}
+    if "torch" not in lab.packages or here:
+        texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
+        said = printed(f"labs.{lab.name}.show", [], merged([lab], texts), lab.environment) or ""
+        if said.strip():
+            console.print(f"\n[bold]What your code does so far[/]\n{escape(said.rstrip())}")
+    if lab.rest and here:
+        left = lab.minutes - lab.rest.minutes
+        say(console, f"\n[bold]You may stop here[/], with {len(ready)} of {len(lab.holes)} holes: "
+                     f"{escape(lab.rest.have)} The rest takes about {left} minutes.")  # fmt: skip
 
 
 def at_red(report: Report, console: Console) -> None:

@@ -62,8 +62,8 @@ def main() -> None:
         was, has = step(before), step(now)
         longest = max(was.itl_us, has.itl_us)
         print(f"before\n{drawn(was.timeline, longest)}\nnow\n{drawn(has.timeline, longest)}")
-    for prompt, text in zip(PROMPTS, written.texts, strict=False):
-        print(f"It writes: {prompt}{' '.join(('x' + text).split())[1:]}")
+        for prompt, text in zip(PROMPTS, written.texts, strict=False):
+            print(f"It writes: {prompt}{' '.join(('x' + text).split())[1:]}")
 
 
 if __name__ == "__main__":

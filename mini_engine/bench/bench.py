@@ -126,9 +126,9 @@ def gate_of(
     setup: DecodeSetup, most_steps: int = gate.STEPS[1], few_bits: str | None = None
 ) -> Gate:
     """The gate for all that decodes on this setup. The truth of a format of few bits is these very
-    weights, or this cache, in float32: the gate says whether the kernels are right, not whether the
-    format will do."""
-    setup = setups.in_format(setup, few_bits) if few_bits else setup
+    weights, or this cache, in float32: it says whether kernels are right, not whether the format
+    is."""
+    setup = setups.in_format(setup, few_bits)
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 
@@ -146,8 +146,7 @@ def predicted_of(
 def predicted_us(
     ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
 ) -> float:
-    """The simulator's µs for one decode step, where `ops` are `steps` of them. With `pdl`, the
-    nodes of a graph overlap."""
+    """The simulator's µs for a decode step; `ops` are `steps` of them. With `pdl` nodes overlap."""
     if pdl:
         spec = with_pdl(spec)
     fed_on_device = replace(

@@ -113,8 +113,7 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, in float32: with arithmetic on a few hundred floats, and no
-    launch."""
+    """The same on CPU tensors, in float32: with arithmetic on a few hundred floats, no launch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:
@@ -215,8 +214,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
 
 
 def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
-    """Device memory that the driver holds for each node of a graph, at most: it allocates megabytes
-    at a time."""
+    """Device memory that the driver holds for each node of a graph, at most: it takes megabytes."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]

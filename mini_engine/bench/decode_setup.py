@@ -70,6 +70,7 @@ class DecodeSetup:
     room: int  # tokens a request may grow to: whole blocks
     block_table: Tensor  # (batch, room / BLOCK_SIZE) int32
     first_tokens: Tensor  # (batch,) int32: the last of the context, fed by the first step
+    few_bits: str | None = None  # the format of its weights or cache, one of FORMATS
 
     @property
     def attention(self) -> DecodeAttention:
@@ -96,8 +97,7 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D); of a
-        cache in fp8 in float32."""
+        """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D)."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
         cache = self.model.cache
 
@@ -164,15 +164,17 @@ def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
     return KVCache(keys, values, scales)
 
 
-def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
+def in_format(setup: DecodeSetup, name: str | None) -> DecodeSetup:
     """The setup with weights in "int8" or "int4", or with a KV cache in fp8 ("kv8")."""
+    if name is None:
+        return setup
     weights, cache = setup.model.weights, setup.model.cache
     if name == KV8:
         scale = scale_for(LARGEST)
         shape, device = (2, setup.model.config.num_kv_heads), weights.embed.device
         scales = tuple(torch.full(shape, scale, device=device) for _ in cache.keys)
-        return replace(setup, model=Model(weights, in_fp8(cache, scales)))
-    return replace(setup, model=Model(weights.as_quantized(name), cache))
+        return replace(setup, model=Model(weights, in_fp8(cache, scales)), few_bits=name)
+    return replace(setup, model=Model(weights.as_quantized(name), cache), few_bits=name)
 
 
 def stored_in(config: ModelConfig, name: str | None) -> Stored:

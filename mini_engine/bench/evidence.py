@@ -89,8 +89,7 @@ def load_evidence(path: Path) -> Measurement:
 
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
-    """Raises ValueError, naming the field, unless one file may hold the figures of both. Drivers
-    may differ."""
+    """Raises ValueError, naming the field, unless one file may hold the figures of both."""
     for name in MACHINE:
         before, now = f"{name} {getattr(old, name)!r}", repr(getattr(new, name))
         if before != f"{name} {now}":

@@ -129,8 +129,7 @@ class Gate:
         return PathErrors(path.numel(), *map(excess, ours, theirs))
 
     def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain variant on a path; those of the last path of each kind are
-        kept."""
+        """Logits of reference and plain variant on a path; the last ones of each kind are kept."""
         kind = "forced" if path is self._forced else "produced"
         known = self._known.get(kind)
         if known is None or not torch.equal(known[0], path):

@@ -78,8 +78,7 @@ def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[f
 
 
 def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]:
-    """The line as a figure of a measurement, with its points, residuals in µs (time - line), and
-    `held_out_percent`."""
+    """The line as a figure of a measurement: its points, residuals in µs, `held_out_percent`."""
     base, slope = line(counts, times_us)
     residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
     return {

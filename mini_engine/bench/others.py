@@ -141,8 +141,7 @@ def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> f
 
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Run one engine in its process. What went wrong is the answer's "not_run", with the last line
-    printed."""
+    """Run one engine in its process. What went wrong is "not_run", with the last line printed."""
     told = {**os.environ, "PYTHONUNBUFFERED": "1"}
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
     for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
@@ -307,8 +306,8 @@ class Vllm:
 class Sglang:
     """SGLang 001067f (2026): `Engine.generate` streams a piece of one request after the other, each
     with its "index" (`TokenizerManager._handle_batch_request`). "completion_tokens" counts the
-    tokens so far; "output_ids" ends with the new ones. Where the event loop here is late, several
-    tokens are one piece."""
+    tokens so far; "output_ids" ends with the new ones, several where the event loop here is late.
+    """
 
     def __init__(self, job: Job) -> None:
         self.engine = importlib.import_module("sglang").Engine(
@@ -333,8 +332,7 @@ class Sglang:
 class Nano:
     """nano-vllm bb823b3, Qwen3 only: `LLM.step` returns the requests that have ended, and a number:
     the tokens of a prompt step, or minus the requests of a decode step. Tokens come out at the end
-    only, and are zeros until then; but a step waits for them. It has graphs for multiples of 16, up
-    to 512, and refuses temperature 0."""
+    only; but a step waits for them. It has graphs for multiples of 16, up to 512."""
 
     def __init__(self, job: Job) -> None:
         if job.batch > MOST and not job.eager:

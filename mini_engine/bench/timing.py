@@ -82,8 +82,7 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
 
 
 def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5) -> None:
-    """Repeat `work` until the clocks of the GPU are up: an idle GPU lowers them. The emulator has
-    none."""
+    """Repeat `work` until the clocks of the GPU are up: an idle GPU lowers them."""
     if backend.emulated:
         return
     ends = time.perf_counter() + seconds
@@ -95,8 +94,8 @@ def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5
 def device_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
-    """µs of the device's time per call of `work`: `calls` in a row, measured `repeats` times, after
-    a lap that warms up."""
+    """µs of the device's time per call of `work`: `calls` in a row, `repeats` times, after a
+    warm-up."""
     runnable: Any = SimpleNamespace(steps_a_call=1, rewind=lambda: None, step=work)
     return [lap(backend, runnable, calls).event_us for _ in range(repeats + 1)][1:]
 

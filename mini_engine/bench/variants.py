@@ -34,7 +34,6 @@ ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 # What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
 PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
 Compiler = Callable[[Any], Any]  # a function, compiled
-CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
 SAME = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "max_position_embeddings",
         "rms_norm_eps", "tie_word_embeddings")  # fmt: skip
 
@@ -127,30 +126,23 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels; with `few_bits` on weights or a cache in this
-    format."""
+    """`OursGraph` with the layer in Triton kernels."""
 
     def __init__(
-        self,
-        setup: DecodeSetup,
-        kernels_per_layer: Literal[9, 5],
-        pdl: bool,
-        steps_a_call: int,
-        few_bits: str | None = None,
+        self, setup: DecodeSetup, kernels_per_layer: Literal[9, 5], pdl: bool, steps_a_call: int
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
-        self.few_bits = few_bits
-        plain = setup.model if few_bits is None else in_format(setup, few_bits).model
-        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+        weights, cache = setup.model.weights, setup.model.cache
+        model = FusedModel(weights, cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
         super().__init__(replace(setup, model=model), steps_a_call)
         self.style = f"fused{model.kernels_of(setup.batch)}"
 
     def ops(self) -> list[OpCost]:
         """The op list that the kernels of this batch were written to."""
-        config = self.model.config
-        shape = StepShape.decode(self.setup.batch, self.setup.context)
-        stored = stored_in(config, self.few_bits)
+        config, setup = self.model.config, self.setup
+        shape = StepShape.decode(setup.batch, setup.context)
+        stored = stored_in(config, setup.few_bits)
         return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
@@ -169,8 +161,7 @@ class HuggingFace(Variant):
         self.cache: Any = None
 
     def prepare(self) -> None:
-        """As `OursCompiled`. A filled cache has static addresses (transformers/cache_utils.py,
-        StaticLayer.lazy_initialization)."""
+        """As `OursCompiled`; the cache's addresses are static (transformers/cache_utils.py)."""
         self.rewind()
         if self._compiler is not None:
             for tensor in (self.input_ids, self.positions):
@@ -221,7 +212,7 @@ def transformers_model(weights: Weights) -> Any:
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:
         rope |= {"rope_type": "llama3", **vars(c.rope_scaling)}
-    config = getattr(transformers, f"{CLASSES[c.family]}Config")(
+    config = getattr(transformers, f"{c.family.capitalize()}Config")(
         **{name: getattr(c, name) for name in SAME},
         num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads,
         num_key_value_heads=c.num_kv_heads, rope_parameters=rope,
@@ -231,7 +222,7 @@ def transformers_model(weights: Weights) -> Any:
     torch.set_default_dtype(weights.embed.dtype)
     try:
         with torch.device(weights.embed.device):
-            model = getattr(transformers, f"{CLASSES[c.family]}ForCausalLM")(config)
+            model = getattr(transformers, f"{c.family.capitalize()}ForCausalLM")(config)
     finally:
         torch.set_default_dtype(before)
     named = {EMBED: weights.embed, FINAL_NORM: weights.final_norm, LM_HEAD: weights.lm_head}
@@ -295,7 +286,7 @@ def _ours(
     kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1, few_bits: str | None = None
 ) -> VariantKind:
     return VariantKind(
-        lambda setup: FusedGraph(setup, kernels, pdl, steps, few_bits), "full", OURS,
+        lambda setup: FusedGraph(in_format(setup, few_bits), kernels, pdl, steps), "full", OURS,
         no_pdl if pdl else no_kernels, few_bits=few_bits, pdl=pdl,
     )  # fmt: skip
 

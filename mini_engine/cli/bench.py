@@ -17,7 +17,6 @@ with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs 
 which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -92,8 +91,6 @@ def run(args: Args, console: Screen) -> Found:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
     if strange := [arm for arm in args.arms if arm not in VARIANTS]:
         raise ValueError(f"no variant {strange[0]!r}: use some of {', '.join(VARIANTS)}")
-    if not shutil.which(args.python):
-        raise ValueError(f"--python {args.python}: no such program")
     if args.against and (names := [word for word in args.shape if not Path(word).is_dir()]):
         raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {names[0]!r}")
     dtype = str(options.dtype_of(backend)).removeprefix("torch.")

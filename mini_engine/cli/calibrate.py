@@ -89,10 +89,9 @@ def _card_and_host(args: Args, console: Screen) -> Found:
     fits = spec_fit.card_fits(figures, base)
     _write(card, spec_fit.sheet_json("card", fits, base, name, own_base=own_base, **about))
     fits, name = spec_fit.host_fits(figures), f"{device}-host{CALIBRATED}"
+    base = load_sheet("host", host)
     about["says"] = "the host of a calibration"
-    _write(
-        files["host"], spec_fit.sheet_json("host", fits, load_sheet("host", host), name, **about)
-    )
+    _write(files["host"], spec_fit.sheet_json("host", fits, base, name, **about))
     load_spec(*files.values())  # raises where the simulator could not read them
     return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence, "files": files}
 

@@ -23,11 +23,10 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.sim.generate import generate, open_checkpoint
-from mini_engine.sim.predict import HF_EAGER, Prediction, play, predict
+from mini_engine.sim.predict import HF_EAGER, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.validate.points import nearest_pair
 
@@ -57,7 +56,7 @@ def run(args: Args, console: Screen) -> Found:
     check_batch(shape, spec, batch, CONTEXT)
     host = args.host or spec.host
     hf, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
-    specs = {HF_EAGER: hf, "NONE": spec, "PIECEWISE": spec, "FULL": spec}
+    specs = {HF_EAGER: hf, **dict.fromkeys(options.MODES[:3], spec), OURS: own}
     with console.status("writing") as status:
         first, *others = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
         for other in others:
@@ -66,26 +65,22 @@ def run(args: Args, console: Screen) -> Found:
                 modes = f"{first.mode} and {other.mode} disagree on the prompt {wrong[0]!r}"
                 raise CheckFailed(f"{modes}: a graph read or wrote the wrong memory")
         status.update(f"predicting {shape.name}")
-        steps = {mode: predict(shape, on, mode, batch=batch, context=CONTEXT)
-                 for mode, on in specs.items()}  # fmt: skip
+        steps = {name: predict(shape, on, "FULL" if name == OURS else name, batch=batch,
+                               context=CONTEXT) for name, on in specs.items()}  # fmt: skip
         status.update("drawing")
         args.out.mkdir(parents=True, exist_ok=True)
-        lanes = {ROWS[mode][1] if mode in options.MODES else mode: step.timeline
-                 for mode, step in steps.items()}  # fmt: skip
-        write_trace(args.out / "trace.json", lanes)
-        del lanes[HF_EAGER]  # too long to stand above the others
+        lanes = {ROWS[mode][1]: steps[mode].timeline for mode in options.MODES[:3]}
+        write_trace(args.out / "trace.json", {HF_EAGER: steps[HF_EAGER].timeline, **lanes})
         about = f"a decode step of {shape.name} on {spec.name}, batch {batch}, {CONTEXT} tokens of"
         about = f"{about} context, {spec.engine} on the host {spec.host}."
         plots.timeline(lanes, args.out / "timeline.png", caption=f"{plots.PREDICTED}: {about}")
-        ops = step_ops(shape, StepShape.decode(batch, CONTEXT), own.ops)
-        steps[OURS] = Prediction(OURS, *play(ops, own, "full", batch))
     captured, nine = dict[str, GraphCosts](), replace(spec, ops="fused9")  # what the sim captures
     for mode in options.MODES[:3]:
         costs = LadderCosts(shape, nine, mode, spec.batch_defaults.max_num_seqs)
         captured[mode] = costs.of(default_capture_sizes(*spec.batch_defaults, mode=mode))
     rows = []
     for mode, step in steps.items():
-        on, (group, launched) = specs.get(mode, own), ROWS[mode]
+        on, (group, launched) = specs[mode], ROWS[mode]
         graphs = captured.get(mode, captured["NONE"])
         after = break_even_replays(graphs.capture_us, steps["NONE"].itl_us, step.itl_us)
         rows.append({
@@ -120,11 +115,9 @@ def show(r: Args, console: Screen) -> None:
     for row in (eager, full):
         busy = row["gpu_utilisation"]
         say(lanes(row["launched"], row["itl_us"], row["cpu_us"], busy, eager["itl_us"]))
-    say(
-        f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
-        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "
-        "times as fast."
-    )
+    times = eager["itl_us"] / full["itl_us"]
+    say(f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
+        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {times:.1f} times as fast.")  # fmt: skip
     if r.measured:
         slow, fast = r.measured.slow.point, r.measured.fast.point
         say(

@@ -18,25 +18,22 @@ content. Its table is written as it grows, and a search that was cut goes on. Mo
 one, and Ray's (--on ray, or ray://HOST:PORT), need `pip install .[fleet]`.
 """
 
-import argparse
 import math
 import os
 import re
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress
 
 from mini_engine.cli import options
-from mini_engine.cli.serve import NAMED, columns
-from mini_engine.cli.terminal import Args, Format, Found, Screen, table
+from mini_engine.cli.terminal import Args, Columns, Found, Screen, form, table
 from mini_engine.files import check_out
 from mini_engine.fleet.fleet import ROUTERS, Design
 from mini_engine.fleet.fleet import run as run_fleet
-from mini_engine.fleet.sweep import Row, Sweep, cell_of, designs_up_to, requests_of, sweep_to
-from mini_engine.serving.request_trace import SHIPPED_TRACE
+from mini_engine.fleet.sweep import KEYS, Sweep, cell_of, designs_up_to, requests_of, sweep_to
 from mini_engine.step.cards import load_spec
 
 
@@ -46,26 +43,10 @@ def named_numbers(word: str) -> dict[str, float]:
     return {name: read(value) for name, _, value in (p.partition("=") for p in word.split(","))}
 
 
-def routers(word: str) -> list[str]:
-    return options.words(word, tuple(ROUTERS))
-
-
-def modes(word: str) -> list[str]:
-    return options.words(word, options.SHARED["mode"]["--mode"][0])
-
-
-def place(word: str) -> str:
-    if word not in ("processes", "ray") and not word.startswith("ray://"):
-        raise argparse.ArgumentTypeError(
-            f"{word!r:.40}: expected processes, ray or ray://HOST:PORT"
-        )
-    return word
-
-
-SHARED = "shape spec limits"
+routers = partial(options.words, known=tuple(ROUTERS))
+modes = partial(options.words, known=options.SHARED["mode"]["--mode"][0])
+SHARED = "trace shape spec limits"
 OPTIONS: options.Rows = {
-    "--trace FILE": (Path, SHIPPED_TRACE, "as of `serve` (default: a synthetic one)"),
-    f"--columns {NAMED}": (columns, None, "the trace's (default: those of a trace that is known)"),
     "--replicas N": (options.between(1, 10_000, int), 2, "of --spec; with --search at most"),
     "--router NAME": (routers, ["least"], f"{', '.join(ROUTERS)} (default: least)"),
     "--mode NAME": (modes, options.MODES[-1:], f"as of `serve` (default: {options.MODES[-1]})"),
@@ -74,17 +55,33 @@ OPTIONS: options.Rows = {
     "--autoscale N": (options.counted, 0, "requests a replica to aim at (default: all serve)"),
     "--boot S": (options.between(0, 1e5), 30.0, "of a cold start, an assumption"),
     "--load GB/S": (options.between(1e-3, 1e6), 2.0, "of reading weights, an assumption"),
-    "--shared-prefix TOKENS": (options.counted, 0, "that prompts begin with; the cache is then on"),
-    "--share 0..1": (options.share, 1.0, "of the prompts"),
     "--prefixes N": (options.positive, 1, "different ones"),
     "--slo ttft=MS,itl=MS": (named_numbers, {}, "what makes a request content (default: anything)"),
     "--price CARD=X,...": (named_numbers, {}, "an hour (default: 1)"),
     "--search": (bool, False, "the cheapest set of cards that keeps users content"),
     "--content 0..1": (options.share, 0.99, "of the requests, in a search"),
     "--table FILE": (Path, Path("out/fleet.csv"), "of a search"),
-    "--on PLACE": (place, "processes", "ray, or ray://HOST:PORT"),
+    "--on PLACE": (str, "processes", "ray, or ray://HOST:PORT"),
     "--jobs N": (options.positive, None, "processes (default: one a core)"),
     "-o --output FILE": (options.picture, None, "a picture of a search: cost and p99 of TTFT"),
+}  # fmt: skip
+LINES = {  # of one fleet
+    "requests served": "{0.requests:,}",
+    "refused": "{0.refused:,}",
+    "of each replica": "{by}",
+    "TTFT p50 / p99": "{0.ttft_p50_us:ms} ms / {0.ttft_p99_us:ms} ms",
+    "ITL p50 / p99": "{0.itl_p50_us:ms} ms / {0.itl_p99_us:ms} ms",
+    "throughput": "{0.tokens_per_s:,.0f} tokens/s",
+    "content": "{0.content_share:.1%} of all requests",
+    "goodput": "{0.goodput_per_s:.2f} requests/s",
+    "cost": "{0.cost_per_hour:.2f} an hour, {0.most_replicas} replicas at most",
+    "cold starts": "{0.cold_starts}, of {0.cold_start_us:s} s",
+    "prefix cache: hit rate": "{hits}",
+}
+FLEETS: Columns = {  # of a search
+    "<cards": "{0[cards]}", "<router": "{0[router]}", "<mode": "{0[mode]}",
+    "cost/h": "{0[cost_per_hour]:.2f}", "TTFT p99 ms": "{0[ttft_p99_us]:ms}",
+    "ITL p99 ms": "{0[itl_p99_us]:ms}", "content": "{0[content_share]:.1%}",
 }  # fmt: skip
 
 
@@ -99,36 +96,34 @@ def cards_of(words: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def cheapest(rows: Iterable[Row], share: float) -> Row | None:
+def cheapest(rows: Iterable[Found], share: float) -> Found | None:
     """Of those that keep so large a share of requests content, the one that costs least; of equal
     ones that with the lowest p99 of TTFT."""
-    good = [row for row in rows if not row["error"] and float(row["content_share"]) >= share]
-    by = lambda row: (float(row["cost_per_hour"]), float(row["ttft_p99_us"] or "inf"))  # noqa: E731
-    return min(good, key=by, default=None)
+    good = [row for row in rows if not row["error"] and row["content_share"] >= share]
+    return min(good, key=lambda r: (r["cost_per_hour"], r["ttft_p99_us"] or math.inf), default=None)
 
 
 def run(args: Args, console: Screen) -> Found:
     if strange := {*args.slo} - {"ttft", "itl"}:
         raise ValueError(f"--slo {min(strange)}: expected ttft=MS,itl=MS, or one of them")
-    several = len(args.router) * len(args.mode) > 1 or "," in args.spec
     if args.search and (args.prefill or args.autoscale):
         raise ValueError("--search looks for a set of cards: leave --prefill and --autoscale out")
-    if several and not args.search:
+    if not args.search and (len(args.router) * len(args.mode) > 1 or "," in args.spec):
         raise ValueError("several cards, routers or modes: --search tries them all")
     mixed = "+" in args.spec or re.match(r"\d+x", args.spec)
     kinds = options.words(args.spec)
     cards = cards_of(args.spec) if mixed else tuple(kinds[:1]) * args.replicas
     for card in {*(cards if mixed else kinds), *args.price}:
         load_spec(card)  # a wrong name is told before any work
-    limit_us = tuple(args.slo.get(name, math.inf) * 1e3 for name in ("ttft", "itl"))
     design = Design(
         args.shape, cards, engine=args.engine, host=args.host, mode=args.mode[0],
         router=args.router[0], prefill=args.prefill, link_gb_s=args.link,
         prefix_caching=args.shared_prefix > 0, scale_at=args.autoscale, boot_us=args.boot * 1e6,
-        load_gb_s=args.load, slo_us=limit_us, prices=tuple(sorted(args.price.items())),
-        max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens,
+        load_gb_s=args.load, slo_us=tuple(args.slo.get(n, math.inf) * 1e3 for n in ("ttft", "itl")),
+        prices=tuple(sorted(args.price.items())), max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip
-    shared, began = (args.shared_prefix, args.share, args.prefixes), time.perf_counter()
+    shared, began = (*options.shared_prefix(args), args.prefixes), time.perf_counter()
     if not args.search:
         with console.status("serving"):
             report = run_fleet(design, requests_of(str(args.trace), args.columns, shared))
@@ -138,65 +133,44 @@ def run(args: Args, console: Screen) -> Found:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(designs))
         path, jobs = check_out(args.table, [".csv"]), args.jobs or os.cpu_count() or 1
-        rows = sweep_to(path, sweep, on=args.on, jobs=jobs, tell=lambda _: progress.advance(task))
+        texts = sweep_to(path, sweep, on=args.on, jobs=jobs, tell=lambda _: progress.advance(task))
+    rows: list[Found] = [
+        {name: cell if name in (*KEYS, "sweep", "error") else float(cell) if cell else None
+         for name, cell in row.items()}
+        for row in texts
+    ]  # fmt: skip
     wall_s, best = time.perf_counter() - began, cheapest(rows, args.content)
     if args.output:
         from mini_engine.plots.figures import fleet_costs
 
-        done = [row for row in rows if row["ttft_p99_us"]]
         points = [
-            (float(row["cost_per_hour"]), float(row["ttft_p99_us"]) / 1e3,
-             float(row["content_share"]) >= args.content, row["cards"])
-            for row in done
+            (row["cost_per_hour"], row["ttft_p99_us"] / 1e3,
+             row["content_share"] >= args.content, row["cards"])
+            for row in rows if row["ttft_p99_us"]
         ]  # fmt: skip
         found = f"{best['cards']} is the cheapest that keeps" if best else "No set of cards keeps"
-        what = f"{len(done)} fleets of {args.shape} on {args.trace.name}"
+        what = f"{len(points)} fleets of {args.shape} on {args.trace.name}"
         fleet_costs(points, f"{found} {args.content:.0%} content", what, args.output)
     return {"rows": rows, "best": best, "wall_s": wall_s}
 
 
-LINES = {  # of one fleet
-    "requests served": "{0.requests:,}",
-    "refused": "{0.refused:,}",
-    "of each replica": "{by}",
-    "TTFT p50 / p99": "{0.ttft_p50_us:ms} ms / {0.ttft_p99_us:ms} ms",
-    "ITL p50 / p99": "{0.itl_p50_us:ms} ms / {0.itl_p99_us:ms} ms",
-    "throughput": "{0.tokens_per_s:,.0f} tokens/s",
-    "content": "{0.content_share:.1%} of all requests",
-    "goodput": "{0.goodput_per_s:.2f} requests/s",
-    "cost": "{0.cost_per_hour:.2f} an hour, {0.most_replicas} replicas at most",
-    "cold starts": "{0.cold_starts}, of {0.cold_start_us:s} s",
-    "prefix cache: hit rate": "{hits}",
-}
-
-
 def show(r: Args, console: Screen) -> None:
-    form = Format().format
+    say = console.print
     if not r.search:
-        console.print(f"{r.trace}: {r.shape} on {r.cards}, {r.design.mode}, router "
-                      f"{r.design.router}, predicted")  # fmt: skip
+        how = f"{r.design.mode}, router {r.design.router}, predicted"
+        say(f"{r.trace}: {r.shape} on {r.cards}, {how}")
         by = ", ".join(map(str, r.served_by[:16])) + ", …" * (len(r.served_by) > 16)
         hits = "–" if r.prefix_hit_rate is None else f"{r.prefix_hit_rate:.1%}"
         for name, value in LINES.items():
-            console.print(f"   {name:<24} {form(value, r, by=by, hits=hits)}")
+            say(f"   {name:<24} {form(value, r, by=by, hits=hits)}")
         return
-    heads: dict[str, Any] = {
-        "<cards": "{0[cards]}", "<router": "{0[router]}", "<mode": "{0[mode]}",
-        "cost/h": lambda row: f"{float(row['cost_per_hour']):.2f}",
-        "TTFT p99 ms": lambda row: form("{0:ms}", float(row["ttft_p99_us"])),
-        "ITL p99 ms": lambda row: form("{0:ms}", float(row["itl_p99_us"] or 0)),
-        "content": lambda row: f"{float(row['content_share']):.1%}",
-    }  # fmt: skip
     done = [row for row in r.rows if row["ttft_p99_us"]]
-    first = sorted(
-        done, key=lambda row: (-float(row["content_share"]), float(row["cost_per_hour"]))
-    )
-    console.print(table(heads, first[:12]))
+    done.sort(key=lambda row: (-row["content_share"], row["cost_per_hour"]))
+    say(table(FLEETS, done[:12]))
     for row in [row for row in r.rows if row["error"]][:3]:
-        console.print(f"{row['cards']}: {row['error']}")
-    console.print(
-        f"the cheapest that keeps {r.content:.0%} content: {r.best['cards']}, router "
-        f"{r.best['router']}, {r.best['mode']}, {float(r.best['cost_per_hour']):.2f} an hour"
-        if r.best else f"none of them keeps {r.content:.0%} content: more cards, or a laxer --slo"
-    )  # fmt: skip
-    console.print(f"{len(r.rows)} fleets in {r.wall_s:.1f} s; the table: {r.table}")
+        say(f"{row['cards']}: {row['error']}")
+    best = "the cheapest that keeps {0:.0%} content: {1[cards]}, router {1[router]}, {1[mode]}, "
+    best += "{1[cost_per_hour]:.2f} an hour"
+    none = "none of them keeps {0:.0%} content: more cards, or a laxer --slo"
+    say((best if r.best else none).format(r.content, r.best))
+    say(f"{len(r.rows)} fleets in {r.wall_s:.1f} s; the table: {r.table}")

@@ -66,25 +66,22 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
 
 
 def show(r: Args, console: Screen) -> None:
-    costs, sizes = r.costs, in_runs(r.capture_sizes) or "no graphs: every step is eager"
+    say, costs = console.print, r.costs
     limits = f"{r.max_num_seqs:,}, max_num_batched_tokens {r.max_num_batched_tokens:,}"
-    lines = [
-        f"vLLM 0.33, {r.mode}, max_num_seqs {limits}: {len(r.capture_sizes)} capture sizes",
-        f"   {sizes}\n\n{r.shape}, {r.layers} layers, on {options.on(r)}:",
-    ]
+    say(f"vLLM 0.33, {r.mode}, max_num_seqs {limits}: {len(r.capture_sizes)} capture sizes\n"
+        f"   {in_runs(r.capture_sizes) or 'no graphs: every step is eager'}\n\n"
+        f"{r.shape}, {r.layers} layers, on {options.on(r)}:")  # fmt: skip
     if rungs := costs.piecewise_rungs:
         graphs = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
-        lines.append(f"   PIECEWISE  {rungs} sizes × {graphs}")
+        say(f"   PIECEWISE  {rungs} sizes × {graphs}")
     if costs.full_graphs:
-        lines.append(f"   FULL       {costs.full_graphs} graphs")
-    lines.append(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted")
+        say(f"   FULL       {costs.full_graphs} graphs")
+    say(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted")
     if not r.fits:
-        lines.append(f"With the weights they do not fit the {r.spec}.")
+        say(f"With the weights they do not fit the {r.spec}.")
     if told := r.explained:
-        lines += ["", textwrap.fill(told["explanation"], 100)]
-        lines += [f"   when all decode: {told['decode']}"]
-        lines += [f"   with a prompt among them: {told['mixed']}"]
-    console.print("\n".join(lines))
+        say(f"\n{textwrap.fill(told['explanation'], 100)}\n   when all decode: {told['decode']}\n"
+            f"   with a prompt among them: {told['mixed']}")  # fmt: skip
 
 
 def in_runs(sizes: Sequence[int]) -> str:

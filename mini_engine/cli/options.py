@@ -21,6 +21,7 @@ from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.server import Server
 from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
+from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns
 from mini_engine.step.cards import DeviceSpec, names
 from mini_engine.step.explain import Way
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
 CARD = "h200"  # where --spec names none
+NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 EMULATED = "Emulated on a CPU: no evidence about any GPU."
@@ -83,6 +85,18 @@ def speculation(word: str) -> Speculation:
     return Speculation(drafted(count), folder or None)
 
 
+def columns(word: str) -> Columns:
+    """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
+    named = dict(part.partition("=")[::2] for part in word.split(","))
+    complete, unit_us = all(named.values()), 1e3 if "time_ms" in named else 1e6
+    time = named.pop("time_ms" if "time_ms" in named else "time", None)
+    if {*named} != {"prompt", "new"} or not complete:
+        raise argparse.ArgumentTypeError(
+            f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
+        )
+    return Columns(time, named["prompt"], named["new"], unit_us)
+
+
 def written(*endings: str) -> Callable[[str], Path]:
     """A file that can be written, whose name ends so; without `endings`, a folder for files."""
 
@@ -105,6 +119,12 @@ picture, json_out, out_folder = written(".png", ".svg", ".pdf"), written(".json"
 Rows = Mapping[str, tuple[Any, Any, str]]
 _KNOWN = {kind: f"{', '.join(names(kind))}, or a JSON file" for kind in ("card", "engine", "host")}
 SHARED: Mapping[str, Rows] = {
+    "trace": {
+        "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
+        f"--columns {NAMED}": (columns, None, "the trace's (default: of a trace that is known)"),
+        "--shared-prefix TOKENS": (counted, 0, "with which a share of the prompts begins"),
+        "--share 0..1": (share, None, "of the prompts (default: 1)"),
+    },
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
         str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
@@ -159,6 +179,14 @@ def server(args: argparse.Namespace) -> Server:
     found = Server(args.shape, args.spec, host=args.host, engine=args.engine, tp=args.tp, **more)
     given |= {name: getattr(found, name) for name in limits if name in given}
     return found
+
+
+def shared_prefix(args: argparse.Namespace) -> tuple[int, float]:
+    """How many tokens prompts have in common, and the share of the prompts that have them."""
+    if args.share is not None and not args.shared_prefix:
+        raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
+    args.share = 1.0 if args.share is None else args.share
+    return args.shared_prefix, args.share
 
 
 def told(found: Server) -> dict[str, Any]:

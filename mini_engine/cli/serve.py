@@ -16,23 +16,14 @@ and V of a preempted request wait in 4 GiB of host memory, and steps wait for th
 asks for each request whether computing again takes longer.
 """
 
-import argparse
 import time
-from dataclasses import replace
-from pathlib import Path
-
-from rich.progress import Progress
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Format, Found, Screen
+from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
-from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns, read_trace, with_shared_prefix
-from mini_engine.serving.swap_cost import SwapCost
-
-HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
-NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
+from mini_engine.serving.request_trace import read_trace, with_shared_prefix
 
 LINES = (  # what must be there for it, a line's name, what it says
     ("at_once", "arrival times", "none in the trace: all requests arrive at once"),
@@ -58,52 +49,26 @@ LINES = (  # what must be there for it, a line's name, what it says
 )  # fmt: skip
 
 
-def columns(word: str) -> Columns:
-    """`time=at,prompt=in,new=out` as the columns of a trace; `time_ms=` for milliseconds."""
-    named = dict(part.partition("=")[::2] for part in word.split(","))
-    complete, unit_us = all(named.values()), 1e3 if "time_ms" in named else 1e6
-    time = named.pop("time_ms" if "time_ms" in named else "time", None)
-    if {*named} != {"prompt", "new"} or not complete:
-        raise argparse.ArgumentTypeError(
-            f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
-        )
-    return Columns(time, named["prompt"], named["new"], unit_us)
-
-
-SHARED = "shape spec mode stored limits sizes"
+SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
-    "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
-    f"--columns {NAMED}": (columns, None, "the trace's (default: those of a trace that is known)"),
     "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),
-    "--shared-prefix TOKENS": (options.counted, 0, "with which a share of the prompts begins"),
-    "--share 0..1": (options.share, None, "of the prompts (default: 1)"),
     "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
 }
 
 
 def run(args: Args, console: Screen) -> Found:
-    began, sharing = time.perf_counter(), args.shared_prefix > 0
-    if args.share is not None and not sharing:
-        raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
-    args.share = 1.0 if args.share is None else args.share
+    began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
-    sized = server.sized(args.mode, args.capture_sizes)
-    options.name_dropped(args, sized.dispatcher.sizes, console)
-    with console.status("reading the trace"):
-        trace = read_trace(args.trace, args.columns)
-    copies = SwapCost(
-        server.costs, sized.dispatcher, args.max_num_batched_tokens, sized.limits.block_size
-    )
-    blocks, swapping = sized.limits.num_blocks, args.preemption != "recompute"
-    limits = replace(
-        sized.limits, num_blocks=min(blocks, 1 + (args.kv_blocks or blocks)),
-        prefix_caching=sharing, preemption=args.preemption,
-        host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
+    sized = server.sized(
+        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=shared[0] > 0,
+        preemption=args.preemption,
     )  # fmt: skip
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        read = progress.track(trace, description="serving")
-        requests = with_shared_prefix(read, args.shared_prefix, args.share)
-        report = replay(requests, server.costs, limits, sized.dispatcher, copies=copies)
+    limits, dispatcher = sized.limits, sized.dispatcher
+    options.name_dropped(args, dispatcher.sizes, console)
+    with console.status("serving"):
+        trace = read_trace(args.trace, args.columns)
+        requests = with_shared_prefix(trace, *shared)
+        report = replay(requests, server.costs, limits, dispatcher)
     if not report.requests:
         raise ValueError(
             f"{args.trace}: none of {len(trace)} requests fits a context of "
@@ -122,16 +87,15 @@ def run(args: Args, console: Screen) -> Found:
         **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,
         "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
         "itl_p50_interval": interval, "graphs": sized.graph_costs,
-        "optimal_ladder": optimal_ladder_saving(report, server.costs, sized.dispatcher),
+        "optimal_ladder": optimal_ladder_saving(report, server.costs, dispatcher),
         "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s,
     }  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
-    form, modes = Format().format, {mode: n for mode, n in r.steps_by_mode.items() if n}
     sizes = r.optimal_ladder.capture_sizes if r.optimal_ladder else ()
     told = {
-        "modes": ", ".join(f"{mode} {n / r.steps:.1%}" for mode, n in modes.items()),
+        "modes": ", ".join(f"{m} {n / r.steps:.1%}" for m, n in r.steps_by_mode.items() if n),
         "rows": r.rows + r.padded_rows, "again": r.recomputed_tokens - r.recompute_tokens_saved,
         "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
         "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",

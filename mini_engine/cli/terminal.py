@@ -74,6 +74,9 @@ class Format(string.Formatter):
         return two_digits(value / units[spec]) if spec in units else f"{value:{spec}}"
 
 
+form = Format().format
+
+
 def two_digits(value: float) -> str:
     """As many digits as a prediction is good for: 0.98, 1.5, 17, 230."""
     rounded = float(f"{value:.2g}")
@@ -85,7 +88,7 @@ def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Ta
     a function of its own, of any objects. A head that begins with "<" stands left, the others
     right, unbroken, as numbers do. `how`: `bold`, the rows that stand out, counted from 0; the rest
     is what `rich.table.Table` takes."""
-    marked, form = set(how.pop("bold", ())), Format().format
+    marked = set(how.pop("bold", ()))
     found = Table(title_justify="left", **{"box": SIMPLE_HEAD, **how})
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"

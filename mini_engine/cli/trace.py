@@ -7,11 +7,11 @@ The first predicts a decode step in each mode and writes a file for https://ui.p
 for the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does
 below them, and for the gaps in it.
 
-The second takes a step apart that somebody has recorded, and draws it, beside a prediction where
-the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch). Give it
-a file of your own (torch.profiler's export_chrome_trace, .json or .json.gz): its "ProfilerStep" of
-median length is taken, or all of it; with --shape, --mode and the rest, your step is predicted
-beside it. A profiler itself takes time: `bench` measures without one.
+The second takes a step apart that somebody has recorded, and draws its events, beside a prediction
+where the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch).
+Give it a file of your own (torch.profiler's export_chrome_trace, .json or .json.gz): its
+"ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
+is predicted beside it. A profiler itself takes time: `bench` measures without one.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,7 @@ OPTIONS: options.Rows = {
 
 def run(args: Args, console: Screen) -> Found:
     out = args.out or Path("out/recorded.json" if args.recorded else "out/trace.json")
-    read = [Path(word) for word in (args.recorded, args.spec, args.host, args.engine) if word]
-    if out.resolve() in [path.resolve() for path in read]:
+    if args.recorded and out.resolve() == Path(args.recorded).resolve():
         raise ValueError(f"-o {out}: this is read: give another name")
     if args.recorded:
         return _recorded(args, out)
@@ -69,37 +68,32 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
 def _recorded(args: Args, out: Path) -> Found:
     """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
-    from mini_engine.plots.bars import RUNS, WAITS
 
     recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:
         vars(args).update(recording.like)  # the step that was recorded, as we have it
-    events = recording.events
-    steps, timelines = {"recorded": recorded.anatomy(recording)}, dict[str, Sequence[TraceEvent]]()
+    events, found = recording.events, recorded.anatomy(recording)
+    steps, timelines = {"recorded": found}, dict[str, Sequence[TraceEvent]]()
     if events:  # names that fit their boxes: what a kernel is for, and the calls that launch
-        timelines["recorded"] = [replace(e, name=recorded.kind_of(e.name)) if e.lane == GPU else
-                                 replace(e, name=e.name if e.category != "host" else "")
+        timelines["recorded"] = [replace(e, name=recorded.kind_of(e.name) if e.lane == GPU else
+                                         e.name if e.category != "host" else "")
                                  for e in events]  # fmt: skip
     if args.shape:
         timelines["predicted"] = _predicted(args, (args.mode or ["NONE"])[0])
         steps["predicted"] = recorded.anatomy_of(timelines["predicted"], whole=not events)
-    found, picture = steps["recorded"], out.with_suffix(".png")
-    runs = [f"{name} {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
-            for name, step in steps.items()]  # fmt: skip
-    about = {"title": f"A kernel runs {', '.join(runs)}",
-             "caption": f"{recording.what}. {recording.source.split(',')[0]}"}  # fmt: skip
     if events:
-        zoom_us = max(60.0, found.gpu_us / (found.layers or 1e9) // 3)
-        plots.timeline(timelines, picture, zoom_us=zoom_us, middle=True, **about)
-    else:
-        bars = {name: {RUNS: step.busy_us, WAITS: step.gpu_us - step.busy_us}
-                for name, step in steps.items()}  # fmt: skip
-        plots.step_bars(bars, picture, **about)
+        runs = [f"{name} {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
+                for name, step in steps.items()]  # fmt: skip
+        plots.timeline(
+            timelines, out.with_suffix(".png"), title=f"A kernel runs {', '.join(runs)}",
+            caption=f"{recording.what}. {recording.source.split(',')[0]}", middle=True,
+            zoom_us=max(60.0, found.gpu_us / (found.layers or 1e9) // 3),
+        )  # fmt: skip
     if timelines:
-        write_trace(out, {**timelines, **({"recorded": events} if events else {})})
+        write_trace(out, timelines | ({"recorded": events} if events else {}))
     return {
-        "what": recording.what, "source": recording.source, "picture": picture, **vars(found),
-        "gpu_us": found.gpu_us, "file": out if timelines else None,
+        "what": recording.what, "source": recording.source, **vars(found), "gpu_us": found.gpu_us,
+        "picture": out.with_suffix(".png") if events else None, "file": out if timelines else None,
         "timelines": summary(timelines), "predicted": steps.get("predicted"),
         **(options.told(options.server(args)) if args.shape else {}),
     }  # fmt: skip
@@ -116,14 +110,13 @@ def show(r: Args, console: Screen) -> None:
             say(lanes(name, one["length_us"], one["cpu_us"], one["utilisation"], longest_us))
         return say(f"Predicted: {shape}.\n{r.file}: {OPEN_IT}")
     say(f"{r.what}\n({r.source})")
-    rows = [
-        (kind, *(("", "") if kind == recorded.UNLISTED else (
-            f"{share.count:,.0f}", f"{share.count / r.layers:.1f}" if r.layers else "")),
-         f"{share.us:,.0f}", f"{share.us / r.busy_us:.0%}")
-        for kind, share in r.kinds.items()
-    ]  # fmt: skip
-    if rows:
-        say(table(("<kind", "count", "a layer", "µs", "share"), rows))
+    if r.kinds:
+        columns: Columns = {
+            "<kind": "{0[0]}", "count": lambda row: f"{row[1].count:,.0f}" if row[1].count else "",
+            "a layer": lambda row: f"{row[1].count / r.layers:.1f}" if r.layers else "",
+            "µs": "{0[1].us:,.0f}", "share": lambda row: f"{row[1].us / r.busy_us:.0%}",
+        }  # fmt: skip
+        say(table(columns, r.kinds.items()))
     counts = {"kernels": r.kernels, "launches and copies": r.launches, "graphs": r.graph_launches}
     if told := [f"{count:,.0f} {what}" for what, count in counts.items() if count]:
         say(f"{', '.join(told)} a step")
@@ -135,4 +128,7 @@ def show(r: Args, console: Screen) -> None:
         say(f"Predicted: {step.kernels:,} kernels, {step.launches:,} launches and copies; of "
             f"{step.gpu_us:,.0f} µs the GPU is {step.busy_us / step.gpu_us:.0%} at work ({shape})"
             )  # fmt: skip
-    say(f"Picture: {r.picture}" + (f"\n{r.file}: {OPEN_IT}" if r.file else ""))
+    if r.picture:
+        say(f"Picture: {r.picture}")
+    if r.file:
+        say(f"{r.file}: {OPEN_IT}")

@@ -18,7 +18,7 @@ SIGTERM and Ctrl-C end it: nobody new is let in, and who is being served is serv
 import asyncio
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Format, Found, Screen
+from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.server import Server
 from mini_engine.serving.realtime import RealTime
@@ -83,4 +83,4 @@ def show(r: Args, console: Screen) -> None:
     console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in "
                   f"{sum(r.steps.values()):,} steps")  # fmt: skip
     if r.itl_p50_us:
-        console.print(Format().format("ITL p50, predicted for these steps: {:ms} ms", r.itl_p50_us))
+        console.print(form("ITL p50, predicted for these steps: {:ms} ms", r.itl_p50_us))

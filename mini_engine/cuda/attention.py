@@ -77,8 +77,7 @@ class RaggedAttention:
 
 @dataclass(frozen=True)
 class HostAttention:
-    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk. Rows beyond
-    the last query come out as zeros."""
+    """Any batch, by lengths that the host knows: decodes together, then chunk by chunk."""
 
     query_lens: tuple[int, ...]  # (R,) of the requests in the batch, without padding
     context_lens: tuple[int, ...]  # (R,) this step's tokens included

@@ -30,6 +30,5 @@ def widened(rows: Tensor, scales: Tensor | None, which: int) -> Tensor:
 
 
 def as_bytes(cache: Tensor) -> Tensor:
-    """The same memory, as int8 where it is FP8: kernels convert the bytes themselves, and many ops
-    of torch move no FP8."""
+    """The same memory, as int8 where it is FP8: kernels convert the bytes themselves."""
     return cache.view(torch.int8) if cache.dtype == FP8 else cache

@@ -53,8 +53,7 @@ ROOM = 1024  # requests of a step, or more where the cache has blocks for more
 
 @dataclass(frozen=True)
 class PagedAttention:
-    """Prompts, chunks and decodes in one launch a layer, captured or between pieces. Rows beyond
-    the last query come out as zeros."""
+    """Prompts, chunks and decodes in one launch a layer. Rows beyond the last query are zeros."""
 
     pdl: bool = False
 

@@ -89,11 +89,8 @@ def generate(
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
     given a line for each thing that this machine has less of than was asked for. kernels: of a
     layer, 0 for the plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8"
-    or "int4".
-
-    Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, and for a draft model or a memory that does not fit.
-    """
+    or "int4". Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one
+    that is too long for the context, and for a draft model or a memory that does not fit."""
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
         tell, on_token = (lambda _: None), None

@@ -41,9 +41,8 @@ def noise_words(seeds: Tensor, context_lens: Tensor, vocab_size: int) -> Tensor:
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64: -log(E), E = -log(1
-    - u) exponential. E is fine-grained near 0, so the largest noise, which decides, varies in 32
-    bits."""
+    """Standard Gumbel noise, float32, of uniform 32-bit words held in int64: -log(E), where -log(1
+    - u) is E, fine-grained near 0. So the largest noise, which decides, varies in 32 bits."""
     uniform = (words.float() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform.clamp(max=LARGEST)))
 

@@ -60,8 +60,8 @@ class StaticInputs:
         self._whole = self._views(self._device)
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The buffers, cut to a step of this size: the same addresses at every call. ValueError for
-        a size that they cannot hold."""
+        """The buffers, cut to this size: always the same addresses. ValueError where they are
+        smaller."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
             raise ValueError(f"{num_tokens} tokens of {num_reqs} requests do not fit the buffers")

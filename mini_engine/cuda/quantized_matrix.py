@@ -51,8 +51,7 @@ Matrix = Tensor | QuantizedMatrix  # of a layer
 
 def quantize(matrix: Tensor, bits: int) -> QuantizedMatrix:
     """Round each number to the nearest code. int8: scale = max|row| / 127. int4: scale = (max -
-    min) / 15 of a group, and a zero, so that 0 stays 0. An error is at most half a scale, a whole
-    one where a zero was rounded."""
+    min) / 15 of a group, and a zero, so that 0 stays 0. An error is at most a scale."""
     slabs = torch.split(matrix, max(1, SLAB // matrix.shape[1]))
     parts = [_quantize_8(slab) if bits == 8 else _quantize_4(slab) for slab in slabs]
     packed, scales, zeros = (torch.cat([part[i] for part in parts]) for i in range(3))
@@ -60,8 +59,7 @@ def quantize(matrix: Tensor, bits: int) -> QuantizedMatrix:
 
 
 def quantized(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> QuantizedMatrix:
-    """An int4 matrix of codes (N, K) from 0 to 15, with scales and zeros (N, groups) of GROUP
-    columns; without zeros they are 8."""
+    """An int4 matrix of codes (N, K), scales and zeros (N, groups); without zeros they are 8."""
     packed_zeros = None if zeros is None else _pack_zeros(zeros.to(torch.uint8))
     words = _pack(codes.to(torch.uint8), 4)
     return QuantizedMatrix(words, scales.half(), packed_zeros, 4, codes.shape[1])

@@ -53,8 +53,7 @@ class Ranks:
         return every.transpose(0, 1).reshape(len(x), -1)
 
     def part(self, whole: Tensor, shape: torch.Size) -> Tensor:
-        """This rank's part of a tensor: one of this shape. A KV head that ranks share has fewer
-        parts than there are ranks."""
+        """This rank's part, of this shape. Ranks that share a KV head have the same part of it."""
         for dim, (all_of_it, mine) in enumerate(zip(whole.shape, shape, strict=True)):
             start = self.rank * all_of_it // self.count // mine * mine
             whole = whole.narrow(dim, start if mine < all_of_it else 0, mine)

@@ -37,8 +37,7 @@ class SeededSampler:
         self.set_rows([])
 
     def set_rows(self, params: Sequence[SamplingParams]) -> None:
-        """Set the first rows, and the rows after them to greedy, before a step. A batch of the same
-        requests as before costs nothing."""
+        """Set the first rows, the others to greedy. The same requests as before cost nothing."""
         rows = [*params, *[GREEDY] * (self._buffer.shape[1] - len(params))]
         if rows == self._rows:
             return

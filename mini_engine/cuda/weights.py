@@ -51,8 +51,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A whole model, or what one of several ranks has of it. A tied `lm_head` is the same tensor as
-    `embed`, or its rows of this rank."""
+    """A model, or a rank's part of it. A tied `lm_head` is `embed`, or its rows of this rank."""
 
     config: ModelConfig
     embed: Tensor  # (vocab, hidden)
@@ -85,8 +84,8 @@ def load_weights(
     ranks: Ranks | None = None,
 ) -> Weights:
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
-    `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` where the checkpoint is
-    quantised already."""
+    `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` of a quantised checkpoint.
+    """
     stored = checkpoint.stored_tensors(config, folder)
 
     def checked(name: str, numbers: Tensor) -> None:

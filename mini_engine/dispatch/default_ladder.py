@@ -24,11 +24,9 @@ class BatchDefaults(NamedTuple):
 
 def batch_defaults(card: str, vram_bytes: float) -> BatchDefaults:
     """Those of vLLM 0.33 on this card, by its name and memory: large on 70 GiB and more, but for an
-    A100, where large steps were measured to be slower (vLLM PR 17885).
-
-    Source: `EngineArgs.get_batch_defaults`, `vllm/engine/arg_utils.py`, for a server. (An `LLM`
-    object in a program takes more tokens: 16,384 and 8,192.)
-    """
+    A100, where large steps were measured to be slower (vLLM PR 17885). Source:
+    `EngineArgs.get_batch_defaults`, `vllm/engine/arg_utils.py`, for a server. (An `LLM` object in a
+    program takes more tokens: 16,384 and 8,192.)"""
     large = vram_bytes >= 70 << 30 and "a100" not in card.lower()
     return BatchDefaults(1024, 8192) if large else BatchDefaults(256, 2048)
 
@@ -45,13 +43,10 @@ def default_capture_sizes(
     data_center_blackwell: bool = False,
 ) -> list[int]:
     """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
-
     `capture_sizes` replaces the whole rule; those above `max_num_batched_tokens` are dropped.
-    `max_capture_size` replaces only the ceiling. Mode NONE gives [].
-
-    Source: `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM
-    raises ValueError or AssertionError, and for a setting that has no meaning.
-    """
+    `max_capture_size` replaces only the ceiling. Mode NONE gives []. Source:
+    `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM raises
+    ValueError or AssertionError, and for a setting that has no meaning."""
     if performance_mode not in PERFORMANCE_MODES:
         raise ValueError(f"performance mode {performance_mode!r}: give one of {PERFORMANCE_MODES}")
     if parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:

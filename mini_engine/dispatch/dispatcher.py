@@ -23,10 +23,8 @@ from mini_engine.dispatch.modes import CUDAGraphMode, parse
 @dataclass(frozen=True)
 class BatchDescriptor:
     """The run-time mode of a batch and its padded shape. Also the key of a captured graph.
-
     `num_reqs` None: any number of requests (PIECEWISE: attention runs outside the graphs).
-    `uniform_token_count` None: each request may have any number of tokens.
-    """
+    `uniform_token_count` None: each request may have any number of tokens."""
 
     mode: CUDAGraphMode
     num_tokens: int
@@ -47,14 +45,11 @@ class BatchDescriptor:
 
 
 class GraphDispatcher:
-    """Decides which graphs to capture, and for each batch which of them runs.
-
-    `sizes`: the capture sizes, in tokens; empty means no graphs. `max_num_seqs`: most requests in
-    one batch. `decode_query_len`: tokens of one decoding request, 1 + speculative tokens. While
-    `graphs_captured` is false, every batch runs as NONE.
-
-    Raises ValueError for a size that is not positive or appears twice, and for limits below 1.
-    """
+    """Decides which graphs to capture, and for each batch which of them runs. `sizes`: the capture
+    sizes, in tokens; empty means no graphs. `max_num_seqs`: most requests in one batch.
+    `decode_query_len`: tokens of one decoding request, 1 + speculative tokens. While
+    `graphs_captured` is false, every batch runs as NONE. Raises ValueError for a size that is not
+    positive or appears twice, and for limits below 1."""
 
     def __init__(
         self,
@@ -112,10 +107,8 @@ class GraphDispatcher:
 
     def descriptors(self) -> list[BatchDescriptor]:
         """Every graph to capture, in the order of capture: PIECEWISE then FULL, largest first.
-
         Smaller graphs reuse the pool memory that the largest one took. PIECEWISE comes first
-        because its activations are larger.
-        """
+        because its activations are larger."""
         piecewise, full = self._ladders[CUDAGraphMode.PIECEWISE], self._ladders[CUDAGraphMode.FULL]
         return [*reversed(piecewise), *reversed(full)]
 

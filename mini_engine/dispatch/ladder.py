@@ -138,9 +138,7 @@ def best_ladders(
     histogram: Mapping[int, int], max_rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> list[CaptureLadder]:
     """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
-
-    Arguments and errors are those of `optimal_ladder`.
-    """
+    Arguments and errors are those of `optimal_ladder`."""
     ran = _checked_histogram(histogram)
     if max_rungs < 1:
         raise ValueError(f"a ladder of {max_rungs} rungs: give 1 or more")
@@ -200,8 +198,7 @@ def cheapest_rungs(
 
 
 def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
-    """The rungs worth considering: the cheapest from each batch size to below the next, since all
-    of these serve the same batches."""
+    """The rungs worth considering: of all that serve the same batches, the cheapest."""
     if top < 1:
         raise ValueError(f"top rung {top}: give 1 or more")
     spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)

@@ -158,12 +158,9 @@ class ScheduledRequest(NamedTuple):
 @dataclass(frozen=True)
 class ScheduledBatch:
     """One step's work. Entries stand in order of arrival: decodes first, then prefill chunks, and
-    perhaps behind an older chunk a decode whose K and V come back from host memory.
-
-    `swap_out` and `swap_in` are copies between device and host memory, as pairs (block of the
-    cache, host block). The runner copies out before this step writes to the cache, and copies in
-    before this step reads from it.
-    """
+    perhaps behind an older chunk a decode whose K and V come back from host memory. `swap_out` and
+    `swap_in` are pairs (block of the cache, host block). The runner copies out before this step
+    writes to the cache, and copies in before this step reads from it."""
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step

@@ -36,9 +36,7 @@ def usable_blocks(num_blocks: int) -> list[int]:
 
 class BlockPool:
     """Hands out blocks 1 .. num_blocks - 1, and takes back all blocks of a request at once.
-
-    `num_blocks` counts the null block: at least 2. `block_size`: tokens in a block, at least 1.
-    """
+    `num_blocks` counts the null block: at least 2. `block_size`: tokens in a block, at least 1."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -83,10 +81,7 @@ class BlockPool:
         return table
 
     def free(self, request_id: str) -> None:
-        """Take back every block of the request, to be used again from its tail to its head.
-
-        Raises ValueError if it holds none.
-        """
+        """Take back every block of the request, tail first. Raises ValueError if it holds none."""
         if request_id not in self._tables:
             raise ValueError(f"request {request_id!r} holds no blocks of this pool")
         self._free.extend(self._tables.pop(request_id))

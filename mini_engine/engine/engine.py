@@ -109,11 +109,9 @@ class Engine:
         saves_us: SavesUs | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper".
-
-        Raises ValueError for limits of several steps a replay with a runner of single ones, and
-        for limits that have room for drafts with nobody to propose them.
-        """
+        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper". Raises ValueError
+        for limits of several steps a replay with a runner of single ones, and for limits that have
+        room for drafts with nobody to propose them."""
         if limits.num_speculative_tokens and proposer is None:
             raise ValueError("num_speculative_tokens is set, and nothing proposes them")
         self.proposer = proposer
@@ -164,9 +162,7 @@ class Engine:
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> list[Completion]:
         """Serve all requests, each from its arrival_us on. Completions come in the order they end.
-
-        Raises ValueError before any runs if one could never be served, or two share an id.
-        """
+        Raises ValueError before any runs if one could never be served, or two share an id."""
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))
         for request in arrivals:
             self.scheduler.limits.check(request)

@@ -56,12 +56,10 @@ def requests_for(
     max_new_tokens: int,
     sampling: SamplingParams = GREEDY,
 ) -> list[Request]:
-    """A request for each prompt, with ids `prompt 1`, `prompt 2`, …
-
-    Each is drawn with a seed of its own, that of `sampling` for the first, then one more each: so a
-    prompt that is given twice is continued in two ways. Raises ValueError for an empty prompt and
-    for one that does not fit the context together with its answer, before a model is loaded.
-    """
+    """A request for each prompt, with ids `prompt 1`, `prompt 2`, … Each is drawn with a seed of
+    its own, that of `sampling` for the first, then one more each: so a prompt that is given twice
+    is continued in two ways. Raises ValueError for an empty prompt and for one that does not fit
+    the context together with its answer, before a model is loaded."""
     requests = [
         Request(
             f"prompt {number}",

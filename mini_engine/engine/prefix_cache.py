@@ -83,8 +83,8 @@ class KeyedBlocks:
         del self._queue[block]
 
     def extend(self, blocks: Iterable[int], /) -> None:
-        """Take back the blocks of a request, its tail first: those with a key to the end of the
-        queue, the others to its front."""
+        """Take back the blocks of a request, its tail first: those without a key to the queue's
+        front."""
         unnamed = []
         for block in reversed(tuple(blocks)):
             self._queue[block] = None
@@ -104,11 +104,9 @@ class Sharer:
 
 
 class SharingPool(BlockPool):
-    """A BlockPool whose blocks may stand in several tables at once.
-
-    Before a request is admitted, `look_up` finds what the cache holds of it; `allocate` then begins
-    its table with these blocks. A request that is never looked up shares nothing.
-    """
+    """A BlockPool whose blocks may stand in several tables at once. Before a request is admitted,
+    `look_up` finds what the cache holds of it; `allocate` then begins its table with these blocks.
+    A request that is never looked up shares nothing."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
@@ -118,11 +116,9 @@ class SharingPool(BlockPool):
         self._sharers: dict[str, Sharer] = {}
 
     def look_up(self, request_id: str, text: RequestState) -> int:
-        """How many first tokens of a request without blocks the cache holds, in whole blocks.
-
-        The last known token is never among them. Nothing changes until `allocate`, which expects
-        to be asked for more tokens than that.
-        """
+        """How many first tokens of a request without blocks the cache holds, in whole blocks. The
+        last known token is never among them. Nothing changes until `allocate` asks for more than
+        these."""
         found = []
         for index in range((text.num_tokens - 1) // self.block_size):
             block = self.blocks.find(self._key(text, index))
@@ -140,10 +136,8 @@ class SharingPool(BlockPool):
         return self.blocks_for(num_tokens) - held + revived <= self.num_free
 
     def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        """As in BlockPool, and the table of a request without blocks begins with those found.
-
-        Every block that these tokens fill gets its key, so they must be computed in this step.
-        """
+        """As in BlockPool, and the table of a request without blocks begins with those found. Every
+        block that these tokens fill gets its key, so they must be computed in this step."""
         sharer = self._sharers.get(request_id)
         if sharer and sharer.found:
             if not self.has_room(request_id, num_tokens):

@@ -10,13 +10,11 @@ SEEDS = 2**32  # seeds are words of 32 bits
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Greedy unless a temperature is given; the other fields then say what may be drawn.
-
-    The order is that of vLLM's sampler (vllm/v1/worker/gpu/sample/sampler.py, `Sampler.sample`):
-    logits are divided by the temperature; `min_p` drops tokens less likely than min_p times the
-    likeliest; `top_k` keeps the k likeliest; `top_p` keeps the fewest of the likeliest that hold
-    this share of what is left then. Tokens as likely as the last one kept stay, too.
-    """
+    """Greedy unless a temperature is given; the other fields then say what may be drawn. The order
+    is that of vLLM's sampler (vllm/v1/worker/gpu/sample/sampler.py, `Sampler.sample`): logits are
+    divided by the temperature; `min_p` drops tokens less likely than min_p times the likeliest;
+    `top_k` keeps the k likeliest; `top_p` keeps the fewest of the likeliest that hold this share of
+    what is left then. Tokens as likely as the last one kept stay, too."""
 
     temperature: float = 0.0  # 0: the likeliest token, whatever the other fields say
     top_k: int = 0  # 0: off

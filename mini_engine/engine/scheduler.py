@@ -95,15 +95,11 @@ class Scheduler:
     def update(
         self, batch: ScheduledBatch, tokens: Sequence[int]
     ) -> tuple[list[tuple[RequestState, int]], list[RequestState]]:
-        """Record what the step did.
-
-        `tokens`: the sampled ones, step by step, and in each step one for every entry that samples,
-        and one for each of its drafts. Returns the tokens that count, each with its request, in the
-        same order, and the requests that have ended; their blocks are free. A token behind the end
-        of its request does not count, and none behind a draft that was wrong.
-
-        Raises ValueError for another number of tokens; nothing has changed then.
-        """
+        """Record what the step did. `tokens`: the sampled ones, step by step, and in each step one
+        for every entry that samples, and one for each of its drafts. Returns the tokens that count,
+        each with its request, in the same order, and the requests that have ended; their blocks are
+        free. A token behind the end of its request does not count, and none behind a draft that was
+        wrong. Raises ValueError for another number of tokens; nothing has changed then."""
         sampling = [entry for entry in batch.entries if entry.samples]
         if len(tokens) != batch.steps * sum(entry.num_sampled for entry in sampling):
             raise ValueError(
@@ -133,10 +129,8 @@ class Scheduler:
 
     def for_steps(self, batch: ScheduledBatch, steps: int) -> ScheduledBatch:
         """A batch of decodes as one of `steps` decode steps, with blocks for what they will keep.
-
         It stays as it is where some entry is no decode, where no request wants so many tokens, and
-        where blocks are short: nobody is preempted for steps that are only hoped for.
-        """
+        where blocks are short: nobody is preempted for steps that are only hoped for."""
         wanted = [min(steps, e.request.max_new_tokens - len(e.state.output)) for e in batch.entries]
         if batch.has_prefill or max(wanted) < steps:
             return batch
@@ -156,11 +150,9 @@ class Scheduler:
 
     def for_drafts(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The batch with room behind each decode for drafts, as many as the limits say, and their
-        values still to come (`drafts`).
-
-        They take what is left of the budget and of the free blocks: nobody waits and nobody is
-        preempted for tokens that are only hoped for. The last token that a request may write is
-        never drafted: there would be nothing to check after it.
+        values still to come (`drafts`). They take what is left of the budget and of the free
+        blocks: nobody waits and nobody is preempted for tokens that are only hoped for. The last
+        token that a request may write is never drafted: there would be nothing to check after it.
         """
         budget = self.limits.max_num_batched_tokens - batch.num_tokens
         entries = list(batch.entries)

@@ -48,11 +48,9 @@ class Ngram:
 
 def continued(text: Sequence[int], count: int) -> list[int]:
     """`count` tokens to follow `text`: those that follow the last place where its last 3 tokens
-    stood before; or its last 2, or its last one. If none did, the last token, again and again.
-
-    It always finds as many as are wanted, so every decode of a batch has equally many tokens, and
-    one graph runs them: a wrong draft costs less than a step that fits no graph.
-    """
+    stood before; or its last 2, or its last one. If none did, the last token, again and again. It
+    always finds as many as are wanted, so every decode of a batch has equally many tokens, and one
+    graph runs them: a wrong draft costs less than a step that fits no graph."""
     copied, known = [*text], len(text)
     source = known - 1
     for size in range(min(LONGEST, known - 1), 0, -1):
@@ -68,13 +66,11 @@ def continued(text: Sequence[int], count: int) -> list[int]:
 
 
 class DraftModel:
-    """Drafts what a smaller model writes. An `engine.Proposer`.
-
-    The draft model's runner has a KV cache of its own with the same blocks: a request's block table
-    serves both. It computes every token that the large model computes, in the same step, so what is
-    shared, swapped or preempted there is so here, and it never has to catch up. For that, it takes
-    one step more than there are drafts: the last one for the K and V of the last draft.
-    """
+    """Drafts what a smaller model writes. An `engine.Proposer`. The draft model's runner has a KV
+    cache of its own with the same blocks: a request's block table serves both. It computes every
+    token that the large model computes, in the same step, so what is shared, swapped or preempted
+    there is so here, and it never has to catch up. For that, it takes one step more than there are
+    drafts: the last one for the K and V of the last draft."""
 
     def __init__(self, runner: Runner, dispatcher: GraphDispatcher) -> None:
         """`runner`: with the limits of the large model's, but `num_speculative_tokens` 0."""

@@ -54,8 +54,7 @@ def least_tokens() -> Router:
 
 
 def power_of_two() -> Router:
-    """The better of two drawn at random, which is nearly as good as the best and asks only two
-    (Mitzenmacher, IEEE TPDS 2001)."""
+    """The better of two drawn at random: nearly as good as the best (Mitzenmacher, TPDS 2001)."""
     rng, best = random.Random(0), least_tokens()
     return lambda replicas, arrival: best(rng.sample(replicas, min(2, len(replicas))), arrival)
 
@@ -191,9 +190,8 @@ class Pool:
         """One replica more, of the next card; a cold start, unless the trace has not begun."""
         design, card = self.design, self.cards.pop(0)
         server = design.server(card)
-        sized = server.sized(design.mode)
-        limits = replace(sized.limits, prefix_caching=design.prefix_caching)
-        replica = Replica(server.costs, limits, sized.dispatcher, receives=self.receives)
+        sized = server.sized(design.mode, prefix_caching=design.prefix_caching)
+        replica = Replica(server.costs, sized.limits, sized.dispatcher, receives=self.receives)
         replica.on_served = partial(self.on_served, replica)
         cold_us = 0.0
         if now_us > -math.inf:

@@ -44,12 +44,10 @@ class StoredTensor:
 
 
 def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
-    """Find and check every tensor of the model.
-
-    Raises ValueError, naming file and tensor, for what is missing, cut short, or of another shape
-    or dtype. So does a tensor that the model does not use: its config may be another model's. Two
-    are harmless: RoPE frequencies in old Llama files, and a tied head's copy of the embedding.
-    """
+    """Find and check every tensor of the model. Raises ValueError, naming file and tensor, for what
+    is missing, cut short, or of another shape or dtype. So does a tensor that the model does not
+    use: its config may be another model's. Two are harmless: RoPE frequencies in old Llama files,
+    and a tied head's copy of the embedding."""
     folder = Path(folder)
     found = _read_folder(folder)
     expected: dict[str, Expected] = {}
@@ -143,12 +141,10 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and standard deviation of a random stand-in for this tensor.
-
-    Matrices keep activations and logits near 1 at any width, except o: random attention is close
-    to a mean over the context, and at full strength the same token would follow each. Norm weights
-    and biases are random, so that code that leaves one out gives different logits.
-    """
+    """Mean and standard deviation of a random stand-in for this tensor. Matrices keep activations
+    and logits near 1 at any width, except o: random attention is close to a mean over the context,
+    and at full strength the same token would follow each. Norm weights and biases are random, so
+    that code that leaves one out gives different logits."""
     if name.endswith("norm.weight"):
         return 1.0, 0.2
     if len(shape) == 1:
@@ -158,8 +154,7 @@ def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
-    """Raises ValueError for a tensor whose least and largest number (NaN is both) would make every
-    token NaN."""
+    """Raises ValueError for a least and largest number (NaN is both) that make every token NaN."""
     if not -LARGEST <= least <= most <= LARGEST:
         raise ValueError(
             f"{tensor.file}: tensor {tensor.name} has {least:g} to {most:g}, not finite"

@@ -14,6 +14,7 @@ not change what a step launches: RoPE, the layout of the file, fp8 weights, atte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any, Literal
 
 from mini_engine.files import in_short, read_object, typed
 from mini_engine.model.quantization import StoredQuantization, is_fp8
-from mini_engine.model.rope import RopeJson, RopeScaling, rope_frequencies
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 SAME_AS = {  # model_type -> family
@@ -32,6 +32,20 @@ MIXTURES = ("qwen3_moe", "gpt_oss", "mixtral")
 SLIDING = ("mistral", "phi3")  # a window needs no use_sliding_window
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 LARGEST = 10**10  # of a size, and of RoPE's base
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """RoPE of rope_type "llama3". Raises ValueError if the numbers do not fit together."""
+
+    factor: float  # by which slow pairs turn more slowly
+    low_freq_factor: float  # slow: fewer turns than this in the original context
+    high_freq_factor: float  # fast, and left alone: more turns than this
+    original_max_position_embeddings: int  # tokens of the original context
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low_freq_factor < self.high_freq_factor or self.factor < 1:
+            raise ValueError(f"{self}: expected factor >= 1, low_freq_factor < high_freq_factor")
 
 
 @dataclass(frozen=True)
@@ -60,8 +74,7 @@ class Experts:
 @dataclass(frozen=True)
 class ModelConfig:
     """One decoder, or what one of `ranks` GPUs has of it. Raises ValueError, naming the field, if
-    the sizes do not fit together. `hidden_size` may differ from num_heads * head_dim, so code must
-    use `q_size` for attention."""
+    the sizes do not fit together. `hidden_size` may differ from `q_size`, num_heads * head_dim."""
 
     name: str
     family: str  # "qwen2" | "qwen3" | "llama": whose step it is
@@ -154,8 +167,20 @@ class ModelConfig:
         )  # fmt: skip
 
     def rope_frequencies(self) -> tuple[float, ...]:
-        """Of each pair of a head, in radians per position: head_dim / 2 floats (64-bit)."""
-        return rope_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
+        """Of each pair of a head, in radians per position (Su et al., RoFormer, arXiv 2104.09864,
+        eq. 15): head_dim / 2 floats, 64-bit, fastest first. Llama 3 divides slow ones by `factor`
+        and interpolates below the fast ones (transformers, `_compute_llama3_parameters`)."""
+        scaling, pairs = self.rope_scaling, range(self.head_dim // 2)
+        plain = tuple(self.rope_theta ** (-2 * i / self.head_dim) for i in pairs)
+        if scaling is None:
+            return plain
+        low, high = scaling.low_freq_factor, scaling.high_freq_factor
+        stretched = []
+        for frequency in plain:
+            turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+            keep = min(1.0, max(0.0, (turns - low) / (high - low)))
+            stretched.append(keep * frequency + (1 - keep) * frequency / scaling.factor)
+        return tuple(stretched)
 
     @classmethod
     def from_folder(cls, folder: str | Path, *, predicted: bool = False) -> ModelConfig:
@@ -163,7 +188,7 @@ class ModelConfig:
         take precedence, as in transformers. Raises ValueError, naming the file and the field."""
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
-            raise ValueError(f"{path}: missing; expected a Hugging Face checkpoint folder")
+            raise ValueError(f"{path}: missing; a hub id is for generate --backend cuda")
         fields, name = read_object(path), Path(folder).resolve().name
         config = cls.from_dict(fields, str(path), name, predicted=predicted)
         if not generation.is_file():
@@ -202,6 +227,17 @@ class _Ends:
     def ids(self) -> tuple[int, ...]:
         ends = self.eos_token_id
         return (ends,) if isinstance(ends, int) else ends
+
+
+@dataclass(frozen=True)
+class _RopeJson:
+    """rope_scaling or rope_parameters of a config.json."""
+
+    rope_type: Literal["default", "llama3"] | None = None
+    type: Literal["default", "llama3"] | None = None  # the older key; transformers reads both
+    rope_theta: float | None = None
+    partial_rotary_factor: Literal[1] = 1  # RoPE turns whole heads here
+    factor: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,12 +282,12 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     """Raises ValueError for what is missing in this family, or not computed. A bias or an expert
     that the engine does not know is a tensor without a place, which `stored_tensors` refuses."""
     family, heads = SAME_AS.get(j.model_type, j.model_type), j.num_attention_heads
-    rope, scaling, quantized = RopeJson(), None, j.quantization_config or {}
+    rope, scaling, quantized = _RopeJson(), None, j.quantization_config or {}
     fp8 = is_fp8(quantized)
     try:
         key = "rope_parameters" if j.rope_parameters else "rope_scaling"
         said = getattr(j, key) or {}
-        rope = typed(RopeJson, said, key, more=True)
+        rope = typed(_RopeJson, said, key, more=True)
         if rope.factor is not None or "llama3" in (rope.rope_type, rope.type):
             scaling = typed(RopeScaling, said, key, more=True)
         if j.model_type == "phi3":
@@ -310,8 +346,7 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
 
 
 def _experts_of(j: _ConfigJson, *, mxfp4: bool) -> Experts:
-    """Raises ValueError for what is missing, and for layers that have one MLP as in a dense
-    decoder."""
+    """Raises ValueError for what is missing, and for layers without experts."""
     if j.decoder_sparse_step != 1 or j.mlp_only_layers:
         raise ValueError("decoder_sparse_step, mlp_only_layers: not every layer has experts")
     count, active = j.num_experts or j.num_local_experts, j.num_experts_per_tok

@@ -21,12 +21,9 @@ MEASURED_TOKENS = 128
 
 
 def scale_for(largest: float) -> float:
-    """The scale of a head whose largest number, so far, was this.
-
-    The smallest power of two that leaves HEADROOM. Under a power of two nothing is rounded but the
-    mantissa, and scaled back nothing at all, so every kernel gets the same bits. It costs nothing:
-    e4m3 rounds relative to the number, whatever its binade.
-    """
+    """The scale of a head whose largest number, so far, was this: the smallest power of two that
+    leaves HEADROOM. Under a power of two nothing is rounded but the mantissa, and scaled back
+    nothing at all. It costs nothing: e4m3 rounds relative to the number, whatever its binade."""
     if largest == 0:
         return 1.0
     mantissa, exponent = math.frexp(HEADROOM * largest / LARGEST)

@@ -62,8 +62,7 @@ class StoredQuantization:
 
 
 def is_fp8(fields: Mapping[str, object]) -> bool:
-    """Whether a `quantization_config` says fp8, as Qwen's own files or as those of llm-compressor
-    do."""
+    """Whether a `quantization_config` says fp8, as Qwen's own files or llm-compressor's do."""
     method = fields.get("quant_method")
     return method == "fp8" or (
         method == "compressed-tensors" and fields.get("format") == "float-quantized"

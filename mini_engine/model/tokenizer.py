@@ -31,8 +31,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of a prompt, with those that belong before and after it if `special`. Raises
-        ValueError if there are none, because generation needs a first token, and for an id that the
-        model has no embedding for."""
+        ValueError for no ids, and for one that the model has no embedding for."""
         whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
         ids = list(self._tokenizer.encode(whole, add_special_tokens=special).ids)
         if not ids:

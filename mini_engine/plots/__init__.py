@@ -1,7 +1,6 @@
 """The figures: each a function of data that writes one picture.
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
-    step_bars        what steps spent their time on, recorded beside predicted
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
     itl_against_batch, measured_crossover         what a benchmark measured
     predicted_against_measured, errors_by_class   how far off the predictions are
@@ -14,7 +13,6 @@ The same data give the same bytes. Empty data raise ValueError, a path that cann
 OSError.
 """
 
-from mini_engine.plots.bars import step_bars
 from mini_engine.plots.canvas import PREDICTED
 from mini_engine.plots.figures import errors_by_class, itl_curve, predicted_against_measured
 from mini_engine.plots.measured import itl_against_batch, measured_crossover
@@ -27,6 +25,5 @@ __all__ = [
     "itl_curve",
     "measured_crossover",
     "predicted_against_measured",
-    "step_bars",
     "timeline",
 ]

@@ -41,6 +41,7 @@ TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 
 BLOCK_SIZE = 16  # tokens
 MIN_BLOCKS = 2  # the null block, and one for requests
+HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,12 @@ def size_server(
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
     stored: Stored | None = None,
+    kv_blocks: int | None = None,
+    prefix_caching: bool = False,
+    preemption: str = "recompute",
 ) -> SizedServer:
-    """All memory that nothing else needs becomes KV blocks. The default limits are those that vLLM
-    sets on the card. Raises ValueError where not even one block is left."""
+    """All memory that nothing else needs becomes KV blocks, `kv_blocks` at most. The default limits
+    are those that vLLM sets on the card. Raises ValueError where not even one block is left."""
     max_num_seqs = max_num_seqs or spec.batch_defaults.max_num_seqs
     max_num_batched_tokens = max_num_batched_tokens or spec.batch_defaults.max_num_batched_tokens
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
@@ -157,9 +161,12 @@ def size_server(
     limits = SchedulerLimits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        num_blocks=num_blocks,
+        num_blocks=min(num_blocks, 1 + (kv_blocks or num_blocks)),
         block_size=BLOCK_SIZE,
         max_model_len=config.max_position_embeddings,
+        prefix_caching=prefix_caching,
+        preemption=preemption,
+        host_blocks=0 if preemption == "recompute" else HOST_BYTES // block_bytes,
     )
     return SizedServer(limits, dispatcher, costs)
 

@@ -53,8 +53,8 @@ def replay(
 
     A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
     leaves no room for a token is refused, and an output that does not fit is cut; the report counts
-    both. `copies` is what preempting by swap costs. `on_served` is called with each request as it
-    ends. Without `in_strides` every step is taken by itself, which is slow: to check the strides.
+    both. `copies`: what preempting by swap costs, if not `SwapCost`. `on_served` is called with a
+    request as it ends. Without `in_strides` every step is taken by itself: to check the strides.
 
     Raises ValueError where the requests are not in order of arrival.
     """
@@ -141,10 +141,11 @@ class Replica:
     ) -> None:
         """`receives`: prompts may have been computed elsewhere (`submit` with a first token)."""
         self.costs, self.limits, self.dispatcher = costs, limits, dispatcher
-        self.copies, self.on_served, self.sharing = copies, on_served, limits.prefix_caching
-        saves_us = copies.saves_us if copies else None
+        self.on_served, self.sharing = on_served, limits.prefix_caching
+        budget, size = limits.max_num_batched_tokens, limits.block_size
+        self.copies = copies or SwapCost(costs, dispatcher, budget, size)
         make = SwappingScheduler if receives else scheduler_for
-        self.scheduler = make(limits, saves_us)
+        self.scheduler = make(limits, self.copies.saves_us)
         if limits.preemption == "recompute" and not self.sharing:
             self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
         self.report = ServeReport(
@@ -281,7 +282,6 @@ class Replica:
             swapped = state.num_computed > 0
             self.report.preemptions += 1
             if swapped:
-                assert self.copies
                 self.report.swaps += 1
                 self.report.swap_saved_us += self.copies.saves_us(tokens)
             else:
@@ -290,7 +290,6 @@ class Replica:
                 self.paused_us.setdefault(state.request.request_id, self.now_us)
 
     def _copies_us(self, batch: ScheduledBatch) -> float:
-        assert self.copies
         us = sum(self.copies.copy_us(len(way)) for way in (batch.swap_out, batch.swap_in))
         blocks = len(batch.swap_out) + len(batch.swap_in)
         self.report.swapped_bytes += blocks * self.copies.block_bytes

@@ -18,7 +18,6 @@ from itertools import groupby
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.trace import TraceEvent
@@ -28,12 +27,6 @@ from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.run import Mode, around, is_live, issue_live_us, kernel_us, padded_step
 
 HF_EAGER = "HF eager"
-
-
-def limits_on(spec: DeviceSpec) -> SchedulerLimits:
-    """Those that vLLM sets on this card, and a cache with room to spare."""
-    seqs, tokens = spec.batch_defaults
-    return SchedulerLimits(seqs, tokens, num_blocks=4096, block_size=16, max_model_len=4096)
 
 
 @dataclass(frozen=True)
@@ -67,18 +60,13 @@ def predict(
 
     The step is a decode of `batch` requests with `context` tokens each, this step's included.
     """
-    limits = limits_on(spec)
-    if not 1 <= batch <= limits.max_num_seqs:
-        raise ValueError(f"batch {batch}: expected 1 to {limits.max_num_seqs} requests")
-    if not 2 <= context <= limits.max_model_len:
-        raise ValueError(
-            f"context {context}: expected 2 to {limits.max_model_len} tokens, this step's included"
-        )
+    (seqs, budget), shape = spec.batch_defaults, StepShape.decode(batch, context)
+    if batch > seqs:
+        raise ValueError(f"batch {batch}: expected 1 to {seqs} requests")
     launched: Mode = "eager"
     if mode == HF_EAGER:
-        ops = step_ops(config, StepShape.decode(batch, context), "hf56")
+        ops = step_ops(config, shape, "hf56")
     else:
-        seqs, budget = spec.batch_defaults
         sizes = default_capture_sizes(seqs, budget, capture_sizes=capture_sizes, mode=mode)
         descriptor = GraphDispatcher(mode, sizes, seqs).dispatch(batch, batch, 1)
         launched, shape = padded_step(descriptor, batch, batch * context, batch * context)
@@ -104,11 +92,8 @@ def play(
                 clocks.issue(op.name, issue_live_us(spec, mode, op.by), "kernel", [work])
         else:
             nodes = [work for _, work in works]
-            name, launch_us = (
-                f"launch graph ({len(nodes)} nodes)",
-                graph_launch_us(len(nodes), spec),
-            )
-            clocks.issue(name, launch_us, "node", nodes)
+            launch_us = graph_launch_us(len(nodes), spec)
+            clocks.issue(f"launch graph ({len(nodes)} nodes)", launch_us, "node", nodes)
     clocks.host_work("schedule the next step", beside_us)
     clocks.drain()
     return tuple(clocks.timeline), clocks.counters

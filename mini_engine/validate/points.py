@@ -64,6 +64,8 @@ class Point:
     quant: str | None = None  # a name of `storage`'s formats; None: as the model is
     tp: int = 1  # GPUs that computed the step together
     touched: float | None = None  # experts a layer, where the source tells
+    prompt: int = 0  # tokens of each prompt, where the source timed their computing along with
+    new: int = 1  # so many new tokens of each request
 
     def __post_init__(self) -> None:
         for name in ("batch", "context", "itl_ms", "tp"):
@@ -152,7 +154,11 @@ def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> flo
     config = whole if point.tp == 1 else whole.shard(point.tp)
     model = StepModel(config, spec, stored_as(config, point.quant))
     shape = replace(StepShape.decode(point.batch, point.context), touched=point.touched)
-    return model.itl_us(WAYS[launched], shape) / 1e3
+    ms = model.itl_us(WAYS[launched], shape) / 1e3
+    if point.prompt:
+        prompt = StepShape.mixed([point.prompt] * point.batch, [point.prompt] * point.batch)
+        ms += model.itl_us("eager", prompt) / 1e3 / point.new
+    return ms
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:

@@ -94,7 +94,7 @@ def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all
     whole, _ = capsys.readouterr()
     result = json_of(capsys, "validate", "--out", str(tmp_path))
     points = result["points"]
-    assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 15)
+    assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 16)
     assert all(one["left_out_ms"] for one in points)
     assert result["summary"]["median_error"] == pytest.approx(0.054, abs=0.001)
     assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}

@@ -75,7 +75,7 @@ def test_the_table_of_the_readme_is_what_the_demo_finds(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     for mode, name in named.items():
         itl, low, high = (
-            f"{found[mode][key] / 1e3:.2g}" for key in ("itl_us", "low_us", "high_us")
+            f"{found[mode][key] / 1e3:#.2g}".rstrip(".") for key in ("itl_us", "low_us", "high_us")
         )
         row = f"| {name} | {found[mode]['launches']:,} | {itl} ({low} to {high}) |"
         assert row in text, row

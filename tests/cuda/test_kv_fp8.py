@@ -20,7 +20,6 @@ from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E
 from mini_engine.cuda.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.kernels import prefill  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
@@ -161,17 +160,6 @@ def test_nan_beyond_the_contexts_is_harmless_in_a_cache_of_fp8(live: bool) -> No
 
 
 # ---- what is refused, and what fits
-
-
-def test_a_cache_in_fp8_without_its_scales_is_refused(
-    shipped: tuple[Weights, tuple[torch.Tensor, ...]],
-) -> None:
-    weights, scales = shipped
-    cache = KVCache.allocate(weights.config, 4, 16, CPU, torch.float32, scales)
-    keys, values, ints = cache.keys[0], cache.values[0], torch.ones(1, dtype=torch.int32)
-    q = torch.zeros(1, weights.config.q_size)
-    with pytest.raises(ValueError, match=r"float8_e4m3fn without kv_scales"):
-        prefill.prefill_attention(q, q, keys, values, ints[None], ints, ints)
 
 
 def test_twice_as_many_blocks_fit_where_a_number_takes_a_byte() -> None:

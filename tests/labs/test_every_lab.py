@@ -221,10 +221,16 @@ def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_what_comes_before_
 ) -> None:
     chapter = lab.chapter.rpartition("/")[2]
     row = (
-        f"| [{lab.number} {lab.title}]({lab.name}/README.md) | {lab.builds} | {lab.minutes} | "
+        f"| [{lab.number} {lab.title}]({lab.name}/README.md) | {lab.builds} | {lab.sittings} | "
         f"{', '.join(lab.after)} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
     )
     assert row in (ROOT / "labs/README.md").read_text(), f"labs/README.md wants:\n{row}"
+
+
+@each_lab
+def test_nobody_sits_for_longer_than_75_minutes(lab: Lab) -> None:
+    assert max(map(int, lab.sittings.split("+"))) <= 75
+    assert not lab.rest or lab.rest.hole < len(lab.holes)
 
 
 @each_lab

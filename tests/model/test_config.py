@@ -1,4 +1,4 @@
-"""config.py and rope.py: what is read, and what is refused by name."""
+"""config.py: what is read, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.checkpoint import tensor_shapes
-from mini_engine.model.config import SHAPES, Experts, ModelConfig, named_shape
-from mini_engine.model.rope import RopeScaling
+from mini_engine.model.config import SHAPES, Experts, ModelConfig, RopeScaling, named_shape
 from mini_engine.step.capacity import check_context
 from tests.support.checkpoint_helpers import num_parameters
 

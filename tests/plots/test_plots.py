@@ -12,11 +12,11 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
+from course.draw.bars import LAUNCHES, RUNS, step_bars
 from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
-from mini_engine.plots.bars import LAUNCHES, RUNS
 from mini_engine.plots.canvas import canvas
 from mini_engine.plots.cell import LEFT, RIGHT, lanes_svg
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
@@ -44,7 +44,7 @@ MEASURED, ON_A_GPU = measured_steps(made_up_rows()), made_up(made_up_rows(), emu
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "timeline": lambda path: plots.timeline(STEPS, path),
     "recorded timeline": lambda path: plots.timeline(STEPS, path, middle=True),
-    "step_bars": lambda path: plots.step_bars(
+    "step_bars": lambda path: step_bars(
         BARS, path, title="A kernel runs for most of it", caption="recorded"
     ),
     "crossover": lambda path: plots.itl_curve(CURVE, path),
@@ -123,8 +123,8 @@ def test_words_stay_on_the_page(
         lambda path: plots.timeline({}, path),
         lambda path: plots.timeline({"eager": []}, path),
         lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
-        lambda path: plots.step_bars({}, path, title="", caption=""),
-        lambda path: plots.step_bars({"eager": {RUNS: 0.0}}, path, title="", caption=""),
+        lambda path: step_bars({}, path, title="", caption=""),
+        lambda path: step_bars({"eager": {RUNS: 0.0}}, path, title="", caption=""),
         lambda path: plots.itl_curve(replace(CURVE, points=()), path),
     ],
 )
@@ -247,7 +247,7 @@ def test_bars_have_letters_that_a_phone_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.step_bars(BARS, tmp_path / "y.png", title="A kernel runs most of it", caption="recorded")
+    step_bars(BARS, tmp_path / "y.png", title="A kernel runs most of it", caption="recorded")
     phone = 390 / figures[0].bbox.width  # the picture's width on a phone, in pixels
     texts = [text for text in figures[0].findobj(Text) if text.get_text()]
     assert min(text.get_size() * figures[0].dpi / 72 * phone for text in texts) > 10
@@ -257,7 +257,7 @@ def test_a_bar_is_as_long_as_its_step_and_its_parts_as_they_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.step_bars(BARS, tmp_path / "x.png", title="", caption="")
+    step_bars(BARS, tmp_path / "x.png", title="", caption="")
     pieces = [patch.get_width() for patch in panels(figures[0])[0].patches]
     assert pieces == pytest.approx([5.0, 0.06, 4.0, 0.009])
     assert "5.06 ms" in words(figures[0])

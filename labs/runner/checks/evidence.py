@@ -22,6 +22,7 @@ import re
 import traceback
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from _pytest._io.saferepr import saferepr
@@ -108,13 +109,13 @@ def same(one: str, other: str) -> bool:
 
 def held(frame: types.FrameType, without: Iterable[str] = ()) -> str:
     """`a=1, b=float32[3] 1 2 3`: the values of the locals of a frame, less some by name, functions,
-    modules, nameless objects and pytest's own."""
+    modules, nameless objects and pytest's own. A long record is told by its type and name."""
     shown = [
         f"{name}={text}"
         for name, value in frame.f_locals.items()
-        if not (name.startswith("@") or name in without or value is None)
+        if not (name.startswith(("@", "__")) or name in without or value is None)
         and (is_array(value) or not callable(value))
-        and not _is_nameless(text := short(value))
+        and not _is_nameless(text := _brief(value))
     ]
     return ", ".join(shown[:MOST_INPUTS])
 
@@ -152,6 +153,7 @@ def _statement(path: str, number: int) -> str:
 # ---------------------------------------------------------------- values as text
 
 WIDE = 100  # characters of one value
+NARROW = 60  # of a record that is shown with all of its fields
 FEW, MANY = 6, 48  # elements of an array that are shown, and that are compared
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?!\w)")  # no count
@@ -166,6 +168,17 @@ def short(value: object) -> str:
         return f"{kind}{list(getattr(value, 'shape', ()))} {first}{more}".rstrip()
     text = " ".join(saferepr(value, maxsize=WIDE).split())
     return f"a {type(value).__name__}" if ADDRESS.search(text) else text
+
+
+def _brief(value: Any) -> str:
+    """As `short`; of a record with many fields its type and `name`, of a list of them how many."""
+    text, several = short(value), type(value) in (list, tuple) and bool(value)
+    record = value[0] if several else value
+    is_record = is_dataclass(record) or hasattr(record, "_fields")
+    if not is_record or len(text) < NARROW:
+        return text
+    kind = type(record).__name__
+    return f"{len(value)} x {kind}" if several else f"a {kind} {getattr(value, 'name', '')}".strip()
 
 
 def fingerprint(value: object) -> str:

@@ -30,7 +30,6 @@ import pytest
 
 from labs.runner.checks.evidence import ANY, explained, same_outcome
 from labs.runner.checks.guard import Guard
-from labs.runner.checks.warm import BYTECODE
 from labs.runner.cut.catalogue import ROOT, read_lab
 from labs.runner.cut.holes import tests_of
 from labs.runner.cut.substitute import substitute
@@ -48,9 +47,9 @@ PRINTED = 2000  # characters kept of what the learner prints in one test
 @dataclass(frozen=True)
 class Job:
     """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
-    to this hole; `first` ends with the first test that fails; `expected`, test -> the fields of its
-    outcome, keeps these tests, those that shall fail first, and ends at one that comes out
-    otherwise (evidence.same_outcome)."""
+    to this hole, `part` (1, 2) every second of those; `first` ends with the first test that fails;
+    `expected`, test -> the fields of its outcome, keeps these tests, those that shall fail first,
+    and ends at one that comes out otherwise (evidence.same_outcome)."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -60,6 +59,7 @@ class Job:
     environment: dict[str, str]
     only: str = ""
     hole: int = 0
+    part: tuple[int, int] = (0, 1)
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -68,8 +68,6 @@ def run_job(job: Job) -> None:
     """Run pytest on the job. Returns when pytest is done, whatever the tests did."""
     os.environ.update(job.environment)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # slow to load, and none is used
-    sys.pycache_prefix = os.environ.get(BYTECODE)
-    sys.dont_write_bytecode = sys.pycache_prefix is None
     sys.path.insert(0, str(ROOT))
     if hasattr(os, "setpgid"):  # a group of its own, which ends with it
         os.setpgid(0, 0)
@@ -120,6 +118,8 @@ class Reporter:
             lab = read_lab(Path(self.job.test_file).parent)
             belong = tests_of(lab, self.job.hole, [item.name for item in items])
             items[:] = [item for item in items if item.name in belong]
+        first, step = self.job.part
+        items[:] = items[first::step]
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
             items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")

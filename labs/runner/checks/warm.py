@@ -6,16 +6,12 @@ a fork of one that has it takes milliseconds; a mutation score takes hundreds of
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
-import shutil
 import sys
-import tempfile
 from functools import cache
 from multiprocessing.context import BaseContext
 
-BYTECODE = "LABS_BYTECODE"  # a folder in which one run finds what another has compiled of the tests
 NO_COMPILER = "LABS_NO_COMPILER"  # preload.py leaves it out then
 TORCH = "labs.runner.checks.preload"
 HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.checks.session", TORCH]
@@ -46,8 +42,6 @@ def forks(*, heavy: bool, compiles: bool = True) -> BaseContext:
 def context() -> BaseContext:
     """A context whose processes are forks of one server, which never imports the engine."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    folder = os.environ[BYTECODE] = tempfile.mkdtemp(prefix="labs-bytecode-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(HEAVY)
     return server

@@ -10,10 +10,12 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
     without = "emulator"              # what stands in for a GPU: interpreter, emulator, logs
     minutes = 60
+    rest = { hole = 3, minutes = 35, have = "…" }   # optional: where one may stop, and with what
     after = ["4"]                     # labs that come before it
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
+    processes = 2                     # that share a learner's check, where one is too slow
     packages = ["torch", "triton"]    # besides the core's
     environment = { TRITON_INTERPRET = "1" }
     source = ["mini_engine/sim/graphs.py"]
@@ -21,6 +23,7 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     [[hole]]
     name = "GraphRunner.run_at"       # with several sources, `source` says in which
     writes = ["run_at", "_record"]    # where `name` is a class: the methods to be written
+    calls = ["run"]                   # by which tests reach it, if not by its name
     removes = ["StaticInputs.stage"]  # what only this hole uses and the learner is not shown
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
@@ -42,6 +45,7 @@ by their names and, as `also`, what stands beside them.
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable
@@ -71,6 +75,7 @@ class Hole:
     broken: bool = False  # the file is given with a fault: the learner mends instead of writing
     writes: tuple[str, ...] = ()  # full names of the functions to be written
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
+    calls: tuple[str, ...] = ()  # names by which tests reach it, if not by its own
     mends: tuple[Edit, ...] = ()  # of a broken file: what makes it right
 
     @property
@@ -89,6 +94,15 @@ class Misconception:
 
 
 @dataclass(frozen=True)
+class Rest:
+    """A place to stop for the day: all holes up to `hole` are done, after about `minutes`."""
+
+    hole: int
+    minutes: int
+    have: str  # what the learner has by then, in a sentence
+
+
+@dataclass(frozen=True)
 class Lab:
     """One lab, as its folder describes it."""
 
@@ -102,12 +116,14 @@ class Lab:
     sources: dict[str, str]  # the learner's file name -> path of the engine's file
     holes: tuple[Hole, ...]
     misconceptions: tuple[Misconception, ...]
+    rest: Rest | None = None
     builds: str = ""  # in a few words, for the map of the labs
     notebook: str = ""
     without: str = ""
     limit_s: float = 60
     test_s: float = 8
     memory_gb: float = 4
+    processes: int = 1
     packages: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -126,6 +142,12 @@ class Lab:
     def module(self, file: str) -> str:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
         return self.sources[file].removesuffix(".py").replace("/", ".")
+
+    @property
+    def sittings(self) -> str:
+        """`60`, or `35+25` where one may rest."""
+        first = self.rest.minutes if self.rest else 0
+        return f"{first}+{self.minutes - first}" if first else str(self.minutes)
 
     @property
     def of_the_engine(self) -> bool:
@@ -237,6 +259,20 @@ def lab_number(number: str) -> Lab:
     return labs[number]
 
 
+def keys_beside(lab: Lab) -> dict[str, str]:
+    """Files that the learner's import and that are what other labs write: path -> their lab."""
+    trees = [ast.parse(text) for text in lab.cut().values()]
+    imported = {
+        node.module for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    return {
+        path: other.number
+        for other in all_labs() if other.number != lab.number
+        for file, path in other.sources.items()
+        if other.module(file) in imported and path not in lab.sources.values()
+    }  # fmt: skip
+
+
 def read_lab(folder: Path) -> Lab:
     """Read `lab.toml`. A missing, misspelt or misplaced field raises ValueError that names it."""
     place = f"{folder.name}/lab.toml"
@@ -264,6 +300,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
         misconceptions=tuple(
             Misconception(edits=edits(item.pop("edit")), **item) for item in misconceptions
         ),
+        rest=Rest(**data.pop("rest")) if "rest" in data else None,
         packages=tuple(data.pop("packages", ())),
         after=tuple(data.pop("after", ())),
         **data,
@@ -271,7 +308,8 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
-    unknown = set(data) - {"name", "mend", "task", "hints", "source", "writes", "removes", "edit"}
+    unknown = set(data) - {"name", "mend", "task", "hints", "source", "writes", "removes", "calls",
+                           "edit"}  # fmt: skip
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -284,5 +322,5 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     return Hole(
         number, name, data["task"], tuple(data["hints"]), file, broken,
         methods or (() if broken else (name,)), tuple(data.get("removes", ())),
-        edits(data.get("edit", ())),
+        tuple(data.get("calls", ())), edits(data.get("edit", ())),
     )  # fmt: skip

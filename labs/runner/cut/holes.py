@@ -16,8 +16,9 @@ from labs.runner.cut.cutter import name_of
 
 
 def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
-    """Numbers of the holes that a test uses, as far as its text and that of its helpers names them;
-    a file to mend is named by the test (`test_runner_a_hears`, or a case `a`)."""
+    """Numbers of the holes that a test uses, as far as its text and that of its helpers names them
+    or, where a hole has `calls`, what it is called by; a file to mend is named by the test
+    (`test_runner_a_hears`, or a case `a`)."""
     function, _, case = test.partition("[")
     names = _named_by(lab.test_file).get(function, frozenset()) | {
         case.rstrip("]").replace(" ", "_")
@@ -28,7 +29,7 @@ def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
         if (
             re.search(rf"(^|_){Path(hole.file).stem}_|\[{Path(hole.file).stem[-1]}\b", test)
             if hole.broken
-            else hole.name.rpartition(".")[2] in names
+            else {*(hole.calls or (hole.name.rpartition(".")[2],))} & names
         )
     )
 
@@ -50,12 +51,28 @@ def _named_by(test_file: Path) -> dict[str, frozenset[str]]:
     """Each definition of the test file -> every name in it and in the helpers that it uses."""
     names: dict[str, set[str]] = {}
     for node in ast.parse(test_file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            for method in _methods(node):  # of whichever class: a test uses it if it names it
+                names.setdefault(method.name, set()).update(_names(method))
+                node.body.remove(method)
         if name := name_of(node):
-            names[name] = {
-                getattr(n, "id", getattr(n, "attr", getattr(n, "arg", ""))) or ""
-                for n in ast.walk(node)
-            }
+            names[name] = _names(node)
     return {name: frozenset(_with_helpers(name, names)) for name in names}
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    """Those of a class that are called by their names, `__init__` is not."""
+    methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    return [method for method in methods if not method.name.startswith("__")]
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Every name in a definition, less its variables, whatever function is called as one is."""
+    every = {getattr(n, "id", getattr(n, "attr", getattr(n, "arg", ""))) or ""
+             for n in ast.walk(node)}  # fmt: skip
+    return every - {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
 
 
 def _with_helpers(name: str, names: Mapping[str, set[str]]) -> set[str]:

@@ -112,8 +112,8 @@ class GraphPool:
 
     def alias(self, tensor: Tensor) -> Tensor:
         """A second tensor on the same bytes: what a graph remembers of `tensor`. It owns no block
-        of this pool, but keeps memory from elsewhere (inputs, weights) alive, unlike a graph on a
-        GPU."""
+        of this pool; unlike a graph on a GPU, it keeps memory from elsewhere (inputs, weights)
+        alive."""
         storage, offset = tensor.untyped_storage(), tensor.storage_offset()
         for segment in self.segments:
             distance = storage.data_ptr() - segment.start

@@ -39,17 +39,16 @@ class GraphRunner:
         pool: PoolHandle,
         stream: Stream | None = None,
     ) -> None:
-        """`forward(rung)` reads static inputs, which hold zeros during the warm-up. Ladders that
-        share a pool share a `stream`, too: PyTorch's allocator gives a block out again only on its
-        stream."""
+        """`forward(rung)` reads static inputs, which hold zeros during the warm-up. Ladders of one
+        pool share a `stream`, too: PyTorch's allocator gives a block out again only on its stream.
+        """
         self.backend, self.forward, self.pool = backend, forward, pool
         self.stream = stream or backend.Stream()
         self.rungs = sorted(rungs)
         self.captured: dict[int, Pieces] = {}
 
     def capture(self) -> CaptureReport:
-        """Capture every rung, largest first. A rung that finds no memory is dropped; after any
-        other error no graph is left."""
+        """Capture every rung, largest first. After any error but want of memory none is left."""
         before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
@@ -228,15 +227,13 @@ class Pieces:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's allocator raises an error of its own; the driver, which keeps a graph's nodes, an
-    ordinary one."""
+    """PyTorch's allocator raises an error of its own, the driver (nodes) an ordinary one."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect now, then not until the end: a collection frees memory, perhaps in the middle of a
-    capture, and takes a step's time."""
+    """Collect now, then not until the end: a collection takes time, and frees memory."""
     enabled = gc.isenabled()
     gc.collect()
     try:

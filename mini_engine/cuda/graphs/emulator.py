@@ -228,8 +228,7 @@ class StreamCapture:
             raise
 
     def end(self) -> None:
-        """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool, as on a
-        GPU."""
+        """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool."""
         try:
             self._modes.close()
         finally:

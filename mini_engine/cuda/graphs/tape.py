@@ -212,8 +212,8 @@ def unsafe(call: str) -> None:
 
 
 def conflict(call: str) -> None:
-    """`call` waits for all captures, as `cudaDeviceSynchronize` does. Raises `CaptureError` where
-    there is one."""
+    """`call` waits for all captures, as `cudaDeviceSynchronize` does: `CaptureError` if there is
+    one."""
     _refuse(call, underway, "No capture_error_mode permits it: wait for a stream or an event")
 
 

@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
@@ -110,9 +110,7 @@ def decode_attention(
     context_lens: Tensor, splits: int, pdl: bool = False, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
-    check_table(block_table, len(q))
-    check_vectors(len(q), context_lens=context_lens)
+    heads = Heads.of(q, k_cache)
     check_shape("out", out, tuple(q.shape))
     check_shape("counters", counters, (len(q), heads.num_kv_heads))
     if not 1 <= splits <= MAX_SPLITS:

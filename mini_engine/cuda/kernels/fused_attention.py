@@ -35,7 +35,7 @@ from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale, load_numbers, numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
@@ -47,7 +47,7 @@ from mini_engine.cuda.kernels.paged import (
     online_softmax,
     store_partial,
 )
-from mini_engine.cuda.kernels.rope import check_rotary, rope_reference
+from mini_engine.cuda.kernels.rope import rope_reference
 
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
@@ -61,8 +61,7 @@ MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of 
 @triton.jit
 def factors(c, s, norm, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
     """Four rows (1, D/2): what both halves of a head are multiplied by for the new left half, and
-    for the new right half. The norm's weight goes into them, its 1 / rms, one factor a head, does
-    not."""
+    for the new right half, the norm's weight included; its 1 / rms is one factor a head."""
     if QK_NORM:
         half: tl.constexpr = HEAD_DIM // 2
         pair = tl.arange(0, half)[None, :]
@@ -138,8 +137,7 @@ def load_tile(
     k_cache, v_cache, row, past, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     wide: tl.constexpr,
 ):  # fmt: skip
-    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, as numbers of type
-    `wide`; zeros where not past."""
+    """Both halves of K (tile, D/2) and V (tile, D) in type `wide`; zeros where not past."""
     half: tl.constexpr = HEAD_DIM // 2
     at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
     pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
@@ -159,8 +157,7 @@ def current_split(
 ):  # fmt: skip
     """The current token: its K and V to `to` in the cache, and its score with each query. k and v
     are held once for each row of q, so that they lie in the same threads as q does; and with a row
-    for every warp at least. A padded row (position -1) stores nothing and leaves the partial of no
-    keys."""
+    for every warp at least. A padded row (position -1) leaves the partial of no keys."""
     half: tl.constexpr = HEAD_DIM // 2
     row, pair, d = tl.arange(0, ROWS)[:, None], tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)
     live = row < GROUP
@@ -299,12 +296,9 @@ def rope_kv_write_attention(
     pdl: bool = False, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    heads = Heads.of(out, k_cache, v_cache, kv_scales)
-    check_table(block_table, len(out))
-    check_vectors(len(out), context_lens=context_lens)
+    heads = Heads.of(out, k_cache)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
-    check_rotary(heads, cos, sin, q_norm, k_norm)
     if not MIN_SPLITS <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected {MIN_SPLITS} to {MAX_SPLITS}")
     if not runs_triton(out):  # rope.py's reference, then attention.py's
@@ -348,8 +342,8 @@ def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | b
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
     """Splits for a graph that serves contexts up to `max_context`: one for each tile of the past
-    and one for the current token, but at most MAX_SPLITS, and at most `num_programs` programs in
-    all."""
+    and one for the current token, at most MAX_SPLITS, and at most `num_programs` programs in all.
+    """
     tiles = -(-(max_context - 1) // TILE) + 1
     wanted = num_programs // (num_reqs * num_kv_heads)
     return max(MIN_SPLITS, min(wanted, MAX_SPLITS, tiles))

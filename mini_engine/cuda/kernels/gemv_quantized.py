@@ -127,8 +127,7 @@ def packed_input(
     x, gains, eps, K: tl.constexpr, BITS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
     NORM: tl.constexpr,
 ):  # fmt: skip
-    """`scaled_input` of gemv.py for tiles as `load_columns` makes them, each divided by the 2ᵖ that
-    its codes are multiplied by."""
+    """`scaled_input` for tiles of `load_columns`, each divided by the 2ᵖ of its codes."""
     per: tl.constexpr = 32 // BITS
     raw = load_columns(x, K, BITS, CHUNK, CHUNKS, ".cg")
     scaled = ()

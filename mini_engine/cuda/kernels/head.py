@@ -92,9 +92,6 @@ def norm_lm_head(
         raise ValueError(f"{len(x)} rows > {MAX_GEMV_TOKENS}: use torch.nn.functional.linear")
     sms = sm_count(x.device)
     programs = num_programs(vocab, width, sms)
-    check_shape("x", x, (len(x), width))
-    check_shape("norm_weight", norm_weight, (width,))
-    check_shape("weight", weight, (vocab, width))
     for name, partials in (("values", values), ("indices", indices)):
         check_shape(name, partials, (len(x), programs))
     check_shape("logits", logits, (len(x), vocab))

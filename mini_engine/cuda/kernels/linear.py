@@ -26,7 +26,7 @@ import triton
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gate_up_kernel,
@@ -78,8 +78,7 @@ def norm_gate_up_silu_mul(
 def library_linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """`linear` by a library, which rounds once, too. `pdl` changes nothing: launch.py says why that
-    is safe."""
+    """`linear` by a library, which rounds once, too. `pdl` changes nothing (launch.py)."""
     del pdl
     if isinstance(weight, QuantizedMatrix):
         dense = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
@@ -100,7 +99,10 @@ def product(
     gated: out = silu(gate) · up of RMSNorm(x) Wᵀ."""
     num_rows, width = len(weight) // (2 if gated else 1), x.shape[1]
     matrix = weight if scales is None else QuantizedMatrix(weight, scales, zeros, bits, width)
-    _check(out, x, norm_weight, matrix, bias, num_rows)
+    most = MAX_GEMV_TOKENS if scales is None else MAX_QUANTIZED_TOKENS
+    if len(x) > most:
+        raise ValueError(f"{len(x)} tokens > {most}: use library_linear")
+    check_shape("out", out, (len(x), num_rows))
     if not runs_triton(x):
         result = product_reference(x, norm_weight, matrix, bias, eps)
         result = silu_mul_reference(result) if gated else result
@@ -172,23 +174,3 @@ def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]
     """A weight as an op takes it, whose schema knows no dataclass: its numbers, None, None, 0; or
     the words, scales, zeros and bits of a quantised one."""
     return (weight, None, None, 0) if isinstance(weight, Tensor) else weight.parts
-
-
-def _check(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None,
-    num_rows: int,
-) -> None:  # fmt: skip
-    """Raises ValueError unless everything fits the weight."""
-    tokens, width = x.shape
-    most = MAX_GEMV_TOKENS
-    if isinstance(weight, Tensor):
-        check_shape("weight", weight, (len(weight), width))
-    else:
-        most, words = MAX_QUANTIZED_TOKENS, -(-width // (32 // weight.bits * WORDS)) * WORDS
-        check_shape("weight", weight.packed, (len(weight.packed), words))
-    check_shape("x", x, (tokens, width))
-    check_shape("out", out, (tokens, num_rows))
-    check_vectors(width, norm_weight=norm_weight)
-    check_vectors(num_rows, bias=bias)
-    if tokens > most:
-        raise ValueError(f"{tokens} tokens > {most}: use library_linear")

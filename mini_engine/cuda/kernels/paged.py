@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import FP8, widened
-from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.fp8 import widened
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
@@ -59,25 +58,9 @@ class Heads:
         }
 
     @classmethod
-    def of(
-        cls, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_scales: Tensor | None = None
-    ) -> Heads:
-        """Raises ValueError unless they fit together, and there are scales if and only if the cache
-        is in fp8. (generate.py says which head_dim the kernels take.)"""
-        check_shape("k_cache", k_cache, tuple(k_cache.shape))
-        check_shape("v_cache", v_cache, tuple(k_cache.shape))
+    def of(cls, q: Tensor, k_cache: Tensor) -> Heads:
+        """Of q (T, heads · D) and a cache (num_blocks, block_size, kv_heads, D)."""
         _, block_size, kv_heads, head_dim = k_cache.shape
-        if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
-            raise ValueError(
-                f"q is {tuple(q.shape)}, expected whole groups of {kv_heads} heads of {head_dim}"
-            )
-        check_shape("q", q, tuple(q.shape))
-        if (kv_scales is None) == (k_cache.dtype == FP8):
-            raise ValueError(
-                f"kv_scales {kv_scales is not None} for a cache of {k_cache.dtype}: fp8 has them"
-            )
-        if kv_scales is not None:
-            check_shape("kv_scales", kv_scales, (2, kv_heads))
         return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
 
 
@@ -91,9 +74,8 @@ def attention_reference(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
     query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """What the attention kernels compute, as prefill.py says it: request by request, in float32,
-    rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    """What prefill.py says: request by request, in float32, rounded once at the end."""
+    heads = Heads.of(q, k_cache)
     first = 0
     for r, (chunk, context) in enumerate(
         zip(query_lens.tolist(), context_lens.tolist(), strict=True)
@@ -158,8 +140,7 @@ def online_softmax(scores, valid, values, m, l, acc):
 
 @triton.jit
 def store_partial(sums, stats, partial, live, m, l, acc, HEAD_DIM: tl.constexpr):
-    """Leave the partials of some heads at index partial (rows,) = head · splits + split; live says
-    which rows are real heads."""
+    """Leave partials of heads at partial (rows,) = head · splits + split; live: real heads."""
     at = sums + partial[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     tl.store(at, acc, mask=live[:, None])
     tl.store(stats + partial * 2, m, mask=live)
@@ -194,14 +175,12 @@ def combine_if_last(
     out, sums, stats, counter, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     SPLITS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """After `store_partial`: the program that arrives last combines GROUP heads from `head` on.
-
-    Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
-    of all its threads before one thread's atomic add, and release is cumulative, so the add
-    (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other
-    program's add, and through a second barrier so have all its threads. The counter returns to 0
-    for the next launch. Sums run in the order of the splits, whoever is last.
-    """
+    """After `store_partial`: the program that arrives last combines GROUP heads from `head` on. Why
+    that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores of
+    all its threads before one thread's atomic add, and release is cumulative, so the add (acq_rel,
+    GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other program's
+    add, and through a second barrier so have all its threads. The counter returns to 0 for the next
+    launch. Sums run in the order of the splits, whoever is last."""
     tl.debug_barrier()
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")
     if arrived == SPLITS - 1:

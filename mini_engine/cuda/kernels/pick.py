@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 PICK_BLOCK = 1024  # partials read at a time
@@ -70,7 +70,7 @@ def pick_kernel(
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
     """tokens (M,) of the partials values and indices (M, P)."""
-    _check_partials(tokens, values, indices)
+    check_shape("tokens", tokens, (len(values),))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         return
@@ -94,10 +94,7 @@ def pick_and_advance(
     becomes the old context length, the context grows by one, and the slot is looked up in
     block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and so does a row that
     has reached `end`. input_ids, positions, context_lens and slot_mapping: (M,) int32."""
-    _check_partials(tokens, values, indices)
-    check_vectors(len(tokens), input_ids=input_ids, positions=positions)
-    check_vectors(len(tokens), context_lens=context_lens, slot_mapping=slot_mapping)
-    check_table(block_table, len(tokens))
+    check_shape("tokens", tokens, (len(values),))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         live, context = context_lens > 0, context_lens.long()
@@ -134,10 +131,3 @@ def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
     """The lowest index of a row's largest value."""
     largest = values == values.amax(dim=-1, keepdim=True)
     return torch.where(largest, indices.long(), 2**31).amin(dim=-1)
-
-
-def _check_partials(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
-    rows, partials = values.shape
-    check_shape("values", values, (rows, partials))
-    check_shape("indices", indices, (rows, partials))
-    check_vectors(rows, tokens=tokens)

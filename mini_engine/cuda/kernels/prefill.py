@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes
-from mini_engine.cuda.kernels.checks import check_shape, check_table, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, rows_of_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, attention_reference
@@ -42,8 +42,7 @@ def prefill_kernel(
     BLOCK_SIZE: tl.constexpr, REQS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr, LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (KV head, tile of rows), the tiles of all requests counted through. REQS: a power of
-    two, num_reqs or more."""
+    """Program (KV head, tile of rows of any request). REQS: a power of two, num_reqs or more."""
     pdl_release(PDL)
     head, tile = tl.program_id(0), tl.program_id(1)
     pdl_wait(PDL)
@@ -154,10 +153,8 @@ def prefill_attention(
     query_lens: Tensor, context_lens: Tensor, pdl: bool = False, kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    heads = Heads.of(q, k_cache)
     num_reqs = len(query_lens)
-    check_table(block_table, num_reqs)
-    check_vectors(num_reqs, query_lens=query_lens, context_lens=context_lens)
     check_shape("out", out, tuple(q.shape))
     if not runs_triton(q):
         lens = query_lens, context_lens

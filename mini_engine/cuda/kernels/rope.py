@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.fp8 import as_bytes, cast_like
-from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
@@ -114,10 +114,8 @@ def rope_kv_write(
     kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    heads = Heads.of(q, k_cache)
     check_shape("qkv", qkv, (len(q), heads.qkv_size))
-    check_vectors(len(q), positions=positions, slot_mapping=slot_mapping)
-    check_rotary(heads, cos, sin, q_norm, k_norm)
     if not runs_triton(q):
         rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         q.copy_(rotated.flatten(1))
@@ -149,15 +147,3 @@ def rope_reference(
         return torch.cat([left * c - right * s, right * c + left * s], dim=-1).to(qkv.dtype)
 
     return rotated(q), rotated(k), v
-
-
-def check_rotary(
-    heads: Heads, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
-) -> None:
-    """Raises ValueError unless both tables are (max_position, D/2) float32, and both weights of the
-    norms of q and k, if any, (D,)."""
-    check_vectors(heads.head_dim, q_norm=q_norm, k_norm=k_norm)
-    for name, table in (("cos", cos), ("sin", sin)):
-        check_shape(name, table, (len(cos), heads.head_dim // 2))
-        if table.dtype != torch.float32:
-            raise ValueError(f"{name} is {table.dtype}, expected float32: angles need the bits")

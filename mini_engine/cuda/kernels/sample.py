@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.gumbel import LARGEST, cutoffs_reference, scores_reference
-from mini_engine.cuda.kernels.checks import check_shape, check_vectors
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
@@ -171,11 +171,8 @@ def draw(
 ) -> None:  # fmt: skip
     """values float32 and indices int32, (R, `num_parts(V)`), of logits (R, V); the others (R,)."""
     count, vocab = logits.shape
-    check_shape("logits", logits, (count, vocab))
     check_shape("values", values, (count, num_parts(vocab)))
     check_shape("indices", indices, (count, num_parts(vocab)))
-    check_vectors(count, context_lens=context_lens, temperatures=temperatures, seeds=seeds)
-    check_vectors(count, top_ps=top_ps, log_min_ps=log_min_ps, top_ks=top_ks)
     if not runs_triton(logits):
         cutoffs = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
         scores = scores_reference(logits, cutoffs, temperatures, seeds, context_lens)

@@ -137,13 +137,8 @@ def test_a_misshapen_output_is_refused_in_one_line(name: str) -> None:
 def test_what_does_not_fit_is_named() -> None:
     calls = every_call()
     op, arguments = calls["rms_norm"]
-    with pytest.raises(ValueError, match=r"weight is \(31,\), expected \(32,\)"):
-        op(*arguments[:2], rows(31), EPS)
     with pytest.raises(ValueError, match="not contiguous"):
         op(rows(32, 3).T, *arguments[1:])
-    op, arguments = calls["rope_kv_write"]
-    with pytest.raises(ValueError, match=r"cos is torch\.float64, expected float32"):
-        op(*arguments[:6], arguments[6].double(), arguments[7])
     op, arguments = calls["decode_attention"]
     with pytest.raises(ValueError, match="splits is 65, expected 1 to 64"):
         op(*arguments[:-1], 65)

@@ -104,11 +104,9 @@ def int4(rows: int = 6, width: int = 64) -> QuantizedMatrix:
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
-    x, out, weight = torch.randn(1, 64), torch.empty(1, 6), int4()
+    x, weight = torch.randn(1, 64), int4()
     with pytest.raises(ValueError, match="17 tokens > 16: use library_linear"):
         linear.linear(torch.empty(17, 6), torch.randn(17, 64), weight)
-    with pytest.raises(ValueError, match=r"weight is \(6, 16\), expected \(6, 32\)"):
-        linear.linear(out, torch.randn(1, 200), weight)
     with pytest.raises(ValueError, match=r"out is \(1, 5\), expected \(1, 6\)"):
         linear.linear_add(torch.empty(1, 5), x, weight)
 

@@ -58,6 +58,7 @@ def test_a_lab_says_predict_then_the_chapter_then_the_file_then_the_check(say: S
     said = say("start", "4")[1]
     places = ["./lab predict 4", LAB.chapter, str(mine()), LAB.holes[0].task, "./lab watch"]
     assert [said.index(place) for place in places] == sorted(said.index(p) for p in places)
+    assert "closed  mini_engine/dispatch/ladder.py (lab 8)" in say("start", "5")[1], "a key"
 
 
 def test_at_green_the_engine_grows_and_what_the_code_does_is_shown(say: Say) -> None:
@@ -66,7 +67,7 @@ def test_at_green_the_engine_grows_and_what_the_code_does_is_shown(say: Say) -> 
     mine(lab).write_text(lab.reference()["one_step.py"])
     code, said = say("check")
     assert code == 0
-    assert f"1 of {HOLES} holes are yours" in said
+    assert f"2 of {HOLES} holes are yours" in said
     assert "625 now" in said
     say("start", "5")
     graphs = lab_number("5")
@@ -112,7 +113,10 @@ def test_what_is_right_of_a_file_to_mend_is_what_the_mended_one_does(
 def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: Say) -> None:
     say("start", "4")
     mine().write_text(LAB.cut(LAB.holes[2:])["launch_model.py"])
-    assert "■■□□□ 2 of 5 holes done: eager_itl_us, full_itl_us" in say("check")[1]
+    said = say("check")[1]
+    assert "■■□□□ 2 of 5 holes done: eager_itl_us, full_itl_us" in said
+    assert said.count(" µs graph ") == 6, "what lab 4 shows, as far as it is written"
+    assert " µs graph " not in say("check")[1], "once"
     code, said = say("check", "--hole", "2")
     assert code == 0
     assert "hole 2 of 5 done" in said
@@ -122,6 +126,15 @@ def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: 
     assert "TODO(4)" not in said
     assert say("check", "--hole", "9")[0] == 2
     assert state(say) == "started", "one hole is not the lab"
+
+
+def test_where_a_lab_has_a_place_to_stop_the_check_says_so_and_what_one_has(say: Say) -> None:
+    lab = lab_number("10")
+    assert lab.rest
+    say("start", "10")
+    for name, text in lab.cut(lab.holes[lab.rest.hole :]).items():
+        workspace.my_files(lab)[name].write_text(text)
+    assert lab.rest.have in say("check")[1]
 
 
 def test_of_several_files_to_mend_the_first_one_is_looked_at(say: Say) -> None:

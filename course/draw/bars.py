@@ -11,12 +11,12 @@ from pathlib import Path
 
 from matplotlib.patches import Patch
 
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.plots.canvas import BLUE, ORANGE, VERMILION, canvas
 
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
-RUNS, WAITS = "a kernel runs", "idle, whatever the CPU does"
+RUNS = "a kernel runs"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
-COLOURS = {RUNS: BLUE, LAUNCHES: VERMILION, OTHER_WORK: ORANGE, WAITS: GREY}
+COLOURS = {RUNS: BLUE, LAUNCHES: VERMILION, OTHER_WORK: ORANGE}
 WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
