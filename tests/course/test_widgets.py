@@ -1,5 +1,5 @@
-"""The widgets say what the engine says, by mouse and by keys, in a Chromium of the system; where
-there is none, that part says so."""
+"""The widgets say what the engine says, by mouse and by keys, in a Chromium of the system and,
+in `make slow`, in a Firefox; where there is none, that part says so."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ from mini_engine.step.run import Mode, around, padded_step, step_time, with_pdl
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 from tests.support.documents import ROOT
+from tests.support.firefox import firefox
 from tests.support.site_pages import DESKTOP, PHONE, TABLET, page
 
+FIREFOXES = ("firefox", "firefox-esr")
 SET_STATE = "(el, [name, value]) => el.model.set(name, value)"
 
 
@@ -227,6 +229,33 @@ def test_every_widget_is_run_by_keys_and_can_be_read_in_both_schemes(
             ratio, text = opened.evaluate(CONTRAST % name)
             assert ratio >= 4.5, (name, scheme, text)
     assert [c for c in complaints if not c.startswith("file:")] == []  # pictures, left early
+    opened.context.close()
+
+
+@pytest.mark.slow
+def test_firefox_says_the_same_of_the_same_keys(site: Path, browser: Any) -> None:
+    program = next(filter(None, map(shutil.which, FIREFOXES)), None)
+    if program is None:
+        pytest.skip("no Firefox here: install one (apt install firefox-esr) to drive it as well")
+    opened, _ = page(browser, f"file://{site}/index.html")
+    with firefox(program, dark=True) as other:
+        for name, (where, keys) in KEYS.items():
+            opened.goto(f"file://{site}/{where}.html")
+            other.size(**DESKTOP)
+            other.open(f"file://{site}/{where}.html")
+            for control, key in keys:
+                opened.evaluate(FOCUS.format(name, control))
+                opened.keyboard.press(key)
+                other.ask(FOCUS.format(name, control))
+                other.press(key)
+            assert other.ask(FOUND % name)[0] == opened.evaluate(FOUND % name)[0]
+            for viewport in (DESKTOP, TABLET, PHONE):
+                other.size(**viewport)
+                assert other.ask(FOUND % name)[1] <= viewport["width"], name
+            ratio, text = other.ask(CONTRAST % name)
+            assert ratio >= 4.5, (name, text)
+        assert other.ask("matchMedia('(prefers-color-scheme: dark)').matches")
+        assert other.complaints == []
     opened.context.close()
 
 
