@@ -44,22 +44,20 @@ def main() -> None:
 
 def fed(device: Device, numbers: tuple[int, ...]) -> None:
     """y = 2x, recorded with the first of the numbers in x; then each of them fed to the graph."""
-    arrays = [np.full(1, number, np.float32) for number in numbers]
-    x, y = device.upload(arrays[0]), device.empty((1,))
+    x, y = device.upload(np.full(1, numbers[0], np.float32)), device.empty((1,))
     graph = record(device, lambda: device.launch(k.scale, y, x, by=2.0))
-    told = []
-    for array in arrays:
-        feed(device, graph, x, array)
-        told.append(device.read(y)[0])
     print(f"\nA step y = 2x, recorded with {numbers[0]} in x and played for {numbers}")
-    print(f"  by your feed:                        y = {', '.join(f'{one:.0f}' for one in told)}")
-    told = []
-    feed(device, graph, x, arrays[0])
-    for array in arrays:
-        _ = device.upload(array)  # a new place, which the recording does not know
-        graph.replay()
-        told.append(device.read(y)[0])
-    print(f"  each number in a new place instead:  y = {', '.join(f'{one:.0f}' for one in told)}")
+    for way in ("each number in a new place:", "by your feed:"):
+        told = []
+        for number in numbers:
+            array = np.full(1, number, np.float32)
+            if way == "by your feed:":
+                feed(device, graph, x, array)
+            else:  # a place that the recording does not know
+                device.upload(array)
+                graph.replay()
+            told.append(f"{device.read(y)[0]:.0f}")
+        print(f"  {way:28} y = {', '.join(told)}")
 
 
 if __name__ == "__main__":

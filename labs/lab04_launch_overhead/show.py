@@ -36,8 +36,6 @@ def main() -> None:
                 full = round(bar * (busy or 0))
                 picture = "▒" * bar if busy is None else "█" * full + "░" * (bar - full)
                 print(f"{kernel_us:4.0f} µs {way} {itl_us:9,.0f} µs {share:>6}  {picture}")
-    full_itl_us(KERNELS, 4.0, h200)  # from here on all three are needed
-    utilisation(KERNELS, 4.0, longest)
     one, many = work_us(1, h200), work_us(MANY, h200)
     request_us = (many - one) / (MANY - 1)
     batch = crossover(KERNELS, one - request_us, request_us, h200)

@@ -36,9 +36,8 @@ def one_step() -> None:
     print("a: a prompt of 4 tokens   b: one more after 5   c: a chunk of 2 after 3; blocks of 4")
     tokens = token_arrays(entries, block_size=4)
     whose = [name for name, _, count, _ in requests for _ in range(count)]
-    for name, row in (("whose row", whose), ("position", tokens["positions"]),
-                      ("slot", tokens["slot_mapping"])):  # fmt: skip
-        print(f"  {name:10}{' '.join(f'{number!s:>2}' for number in list(row))}")
+    for name, row in {"whose row": whose, **tokens}.items():
+        print(f"  {name:13}{' '.join(f'{one!s:>2}' for one in list(row))}")
     arrays = {name: np.asarray(array) for name, array in request_arrays(entries, 2).items()}
     for row, (name, *_) in enumerate(requests):
         brings, has, last, blocks = (
