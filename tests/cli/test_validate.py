@@ -84,19 +84,7 @@ def test_a_host_told_from_one_point_predicts_the_others_of_that_host(
     assert abs(after["error"]) < 0.05 < abs(before["error"])
 
 
-def test_every_shipped_point_is_judged_and_the_fit_is_printed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    result = json_of(capsys, "validate", "--out", str(tmp_path))
-    assert (len(result["points"]), result["unknown"]) == (449, [])
-    assert all(one["left_out_ms"] for one in result["points"])
-    assert len(result["classes"]) == 16
-    assert result["summary"]["median_error"] == pytest.approx(0.054, abs=0.001)
-    assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}
-    assert all(len(pair) == 3 for pair in result["inseparable"])
-
-
-def test_classes_batches_and_the_farthest_points_fit_a_screen_and_all_prints_the_rest(
+def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
@@ -104,7 +92,13 @@ def test_classes_batches_and_the_farthest_points_fit_a_screen_and_all_prints_the
     short, _ = capsys.readouterr()
     assert main(["validate", "--all", "--out", str(tmp_path)]) == 0
     whole, _ = capsys.readouterr()
-    points = json_of(capsys, "validate", "--out", str(tmp_path))["points"]
+    result = json_of(capsys, "validate", "--out", str(tmp_path))
+    points = result["points"]
+    assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 16)
+    assert all(one["left_out_ms"] for one in points)
+    assert result["summary"]["median_error"] == pytest.approx(0.054, abs=0.001)
+    assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}
+    assert all(len(pair) == 3 for pair in result["inseparable"])
     points.sort(key=lambda one: abs(math.log1p(one["error"])))
     names = [one["point"]["id"] for one in points]
     assert [name for name in names if f"\n  {name} " in short] == names[-5:]

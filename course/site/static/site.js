@@ -20,7 +20,7 @@ for (const block of document.querySelectorAll(".highlight-sh, .highlight-python,
 for (const button of document.querySelectorAll("[data-copy]")) copies(button, () => button.dataset.copy);
 
 // A wide figure is enlarged, and then scrolls in its place.
-for (const image of document.querySelectorAll("article img")) {
+for (const image of document.querySelectorAll("article img, figure.drawn svg")) {
   image.addEventListener("click", () => image.classList.toggle("large"));
 }
 
