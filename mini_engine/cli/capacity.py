@@ -14,6 +14,7 @@ from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.capacity import capacity, check_context
 from mini_engine.step.curves import step_floor_us
+from mini_engine.step.explain import Way
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
@@ -41,7 +42,7 @@ def run(args: Args, console: Screen) -> Found:
     if report.fits:  # one full graph
         itl_us = StepModel(config, spec, stored).itl_us("full", StepShape.decode(batch, context))
         floor_us = step_floor_us(config, spec, batch, context, stored)
-        predicted = options.interval(spec, itl_us, "FULL", batch, floor_us)
+        predicted = Way.of(spec, itl_us, "FULL", batch, floor_us)
     found = {"full_graphs": len(sizes), "report": report, "predicted": predicted}
     return {**options.told(server), **found}
 
