@@ -74,7 +74,7 @@ class Server:
     def itl(self, batch: int = 1, context: int = 1024, mode: str = "FULL_AND_PIECEWISE") -> Itl:
         """A decode step of `batch` requests with `context` tokens each, padded to vLLM's sizes.
         Raises ValueError where so many do not fit the card."""
-        check_batch(self.config, self.spec, batch, context, self.stored)
+        check_batch(self.costs, batch, context)
         dispatcher = GraphDispatcher(mode, self.capture_sizes(mode), self.max_num_seqs)
         descriptor, keys = dispatcher.dispatch(batch, batch, 1), batch * context
         us = self.costs.itl_us(*padded_step(descriptor, batch, keys, keys))
@@ -89,11 +89,9 @@ class Server:
     ) -> Explained:  # fmt: skip
         """A measured step (or, without `itl_ms`, the predicted eager one) taken apart. Raises
         ValueError where so many requests do not fit the card."""
-        check_batch(self.config, self.spec, batch, context, self.stored)
-        return explain(
-            self.config, self.spec, batch=batch, context=context, mode=mode, stored=self.stored,
-            itl_us=None if itl_ms is None else itl_ms * 1e3,
-        )  # fmt: skip
+        check_batch(self.costs, batch, context)
+        itl_us = None if itl_ms is None else itl_ms * 1e3
+        return explain(self.costs, batch, context, itl_us, mode)
 
     def ladder(self, histogram: Mapping[int, int], rungs: int = 8) -> list[int]:
         """The capture sizes, at most so many, that lose least time on these steps. `histogram`:

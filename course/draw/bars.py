@@ -11,12 +11,13 @@ from pathlib import Path
 
 from matplotlib.patches import Patch
 
-from mini_engine.plots.canvas import BLUE, ORANGE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
 RUNS = "a kernel runs"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
-COLOURS = {RUNS: BLUE, LAUNCHES: VERMILION, OTHER_WORK: ORANGE}
+COLOURS = {RUNS: hue.KERNEL, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH}
 WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
@@ -41,9 +42,9 @@ def step_bars(
             axes.text(0, y - 0.36, step, va="bottom")
             for part, us in parts.items():
                 ms, colour = us / 1e3, COLOURS[part]
-                axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor="white")
+                axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor=hue.PAPER)
                 if ms > 0.07 * whole_ms:
-                    ink = "black" if colour == ORANGE else "white"
+                    ink = hue.INK if colour == hue.LAUNCH else hue.PAPER
                     axes.text(left + ms / 2, y, f"{ms:{form}}", ha="center", va="center", color=ink)
                 left += ms
             axes.text(left + 0.01 * whole_ms, y, f"{left:{form}} ms", va="center", weight="bold")

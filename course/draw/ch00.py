@@ -39,4 +39,4 @@ def one_token(path: Path) -> None:
     )
 
 
-FIGURES = {"00-one-token.png": one_token}
+FIGURES = {"00-one-token.svg": one_token}

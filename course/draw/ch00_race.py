@@ -17,6 +17,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.files import write_whole
 from mini_engine.model.config import named_shape
+from mini_engine.plots import hue
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.step.cards import load_spec
 from mini_engine.step.run import around, padded_step
@@ -110,15 +111,15 @@ def table() -> dict[str, Any]:
 WIDE, ROW, LEFT, RIGHT = 880, 84, 150, 784  # pixels; lanes go from LEFT to RIGHT
 LETTER = 7.8  # of the text that appears, in pixels
 LOOP_S = 9.0  # until the text begins again
-LOOK = """
-text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
-.soft{fill:#59636e}.ms{font-size:19px;font-weight:700;text-anchor:end}.type{font:13px monospace}
+LOOK = hue.lanes_look("""
+text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:$text}.name{font-weight:600}
+.soft{fill:$soft}.ms{font-size:19px;font-weight:700;text-anchor:end}.type{font:13px monospace}
 .end{text-anchor:end}
-.cpu{fill:#e69f00}.gpu{fill:#0072b2}.host{fill:#8b8f98}.idle{fill:#e6e4de}
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.soft{fill:#9198a1}.cpu{fill:#f0b429}
-.gpu{fill:#4aa8e8}.idle{fill:#2a303a}}
+.cpu{fill:$cpu}.gpu{fill:$gpu}.host{fill:$host}.idle{fill:$idle}
+@media(prefers-color-scheme:dark){text{fill:$dark_text}.soft{fill:$dark_soft}.cpu{fill:$dark_cpu}
+.gpu{fill:$dark_gpu}.idle{fill:$dark_idle}}
 @media(prefers-reduced-motion:reduce){rect{animation:none!important}}
-"""
+""")
 
 
 def race_svg(path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from matplotlib.patches import Rectangle
 
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
@@ -46,26 +47,26 @@ def stations(path: Path) -> None:
     ) as figure:
         axes = figure.subplots()
         boxes = (
-            (op.start_us, call.start_us, 1, "2, 3: PyTorch\nprepares", ORANGE, BLACK),
-            (call.start_us, call.end_us, 1, "4: launch", VERMILION, "white"),
-            (call.end_us, following, 1, "back to Python;\n1 of the next line", ORANGE, BLACK),
-            (kernel.start_us, kernel.end_us, 0, "", BLUE, "white"),
+            (op.start_us, call.start_us, 1, "2, 3: PyTorch\nprepares", hue.LAUNCH, hue.INK),
+            (call.start_us, call.end_us, 1, "4: launch", hue.CALL, hue.PAPER),
+            (call.end_us, following, 1, "back to Python;\n1 of the next line", hue.LAUNCH, hue.INK),
+            (kernel.start_us, kernel.end_us, 0, "", hue.KERNEL, hue.PAPER),
         )
         for start, end, lane, words, colour, ink in boxes:
             at = (start - zero, lane + 0.12)
-            axes.add_patch(Rectangle(at, end - start, 0.76, facecolor=colour, edgecolor="white"))
+            axes.add_patch(Rectangle(at, end - start, 0.76, facecolor=colour, edgecolor=hue.PAPER))
             middle = (start + end) / 2 - zero
             words += f"\n{end - start:.1f} µs" if lane else ""
             axes.text(middle, lane + 0.5, words, ha="center", va="center", color=ink, size=14)
         travels = (call.start_us - zero, kernel.start_us - zero)
         axes.annotate(
             "", (travels[1], 0.3), (travels[0], 0.3),
-            arrowprops={"arrowstyle": "<->", "color": GREY, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={"arrowstyle": "<->", "color": hue.ENGINE, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
-        axes.plot([travels[0]] * 2, [0.15, 1.12], color=GREY, linewidth=1, linestyle=":")
+        axes.plot([travels[0]] * 2, [0.15, 1.12], color=hue.ENGINE, linewidth=1, linestyle=":")
         axes.text(
             sum(travels) / 2, 0.36, f"5: the order travels\n{travels[1] - travels[0]:.1f} µs",
-            ha="center", va="bottom", size=14, color=GREY,
+            ha="center", va="bottom", size=14, color=hue.ENGINE,
         )  # fmt: skip
         axes.text(kernel.end_us - zero + 0.3, 0.5, "6: the\naddition", va="center", size=14)
         axes.set(xlim=(0, following - zero), ylim=(0, 2), xlabel="µs since Python called PyTorch")
@@ -87,7 +88,7 @@ def queue(path: Path) -> None:
         caption=f"{SOURCE}. One step, {len(pairs):,} orders, copies included; a tooth is a layer.",
     ) as figure:
         axes = figure.subplots()
-        axes.plot(issued, waited, color=VERMILION)
+        axes.plot(issued, waited, color=hue.CALL)
         axes.set(
             xlabel="when the CPU gave the order (ms)",
             ylabel="how long it waited (ms)",
@@ -96,4 +97,4 @@ def queue(path: Path) -> None:
         )
 
 
-FIGURES = {"01-stations.png": stations, "01-queue.png": queue}
+FIGURES = {"01-stations.svg": stations, "01-queue.svg": queue}

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, PALE, SKY, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
@@ -28,8 +29,8 @@ def box(
 ) -> None:
     """A rectangle with words in its middle."""
     (x, y), (wide, tall) = corner, size
-    axes.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor="white", lw=2))
-    ink = "white" if colour in (BLUE, GREY) else BLACK
+    axes.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor=hue.PAPER, lw=2))
+    ink = hue.PAPER if colour in (hue.KERNEL, hue.OTHER) else hue.INK
     axes.text(x + wide / 2, y + tall / 2, words, ha="center", va="center", color=ink, size=14)
 
 
@@ -45,11 +46,11 @@ def card(path: Path) -> None:
         axes = figure.subplots()
         for n in range(spec.sm_count):
             row, column = divmod(n, 12)
-            colour = BLUE if n < 8 else PALE
+            colour = hue.KERNEL if n < 8 else hue.PART
             axes.add_patch(Rectangle((column + 0.1, 11.1 - row * 0.6), 0.8, 0.5, facecolor=colour))
         axes.text(6, 11.9, "SMs, each with arithmetic and memory of its own", ha="center", size=14)
-        box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", PALE)
-        box(axes, (0.1, 1.3), (11.8, 1.2), "HBM: 80 GB, where the weights are", GREY)
+        box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", hue.PART)
+        box(axes, (0.1, 1.3), (11.8, 1.2), "HBM: 80 GB, where the weights are", hue.OTHER)
         arrow = FancyArrowPatch((4, 2.55), (4, 3.65), arrowstyle="<->", mutation_scale=20, lw=3)
         axes.add_patch(arrow)
         speed = spec.copy_bandwidth_gb_s / 1e3
@@ -69,17 +70,21 @@ def one_sm(path: Path) -> None:
         axes = figure.subplots()
         for n in range(4):
             x = 0.1 + n * 2.47
-            box(axes, (x, 6.2), (2.37, 1.7), "16 warps of\n32 threads", PALE)
-            box(axes, (x, 4.9), (2.37, 1.2), "tensor core", SKY)
+            box(axes, (x, 6.2), (2.37, 1.7), "16 warps of\n32 threads", hue.PART)
+            box(axes, (x, 4.9), (2.37, 1.2), "tensor core", hue.SMALL)
         box(
             axes,
             (0.1, 3.4),
             (9.78, 1.3),
             "registers, 256 KB: what threads hold in their hands",
-            PALE,
+            hue.PART,
         )
         box(
-            axes, (0.1, 1.9), (9.78, 1.3), "shared memory, up to 228 KB: the bench of a block", PALE
+            axes,
+            (0.1, 1.9),
+            (9.78, 1.3),
+            "shared memory, up to 228 KB: the bench of a block",
+            hue.PART,
         )
         axes.set(xlim=(0, 10), ylim=(1.7, 8.1))
         axes.set_axis_off()
@@ -98,10 +103,10 @@ def warps(path: Path) -> None:
         panels = figure.subplots(2, 1, height_ratios=[2, 9], sharex=True)
         for axes, count in zip(panels, (1, compute + fetch), strict=True):
             for warp in range(count):
-                axes.broken_barh([(0, shown)], (count - warp - 0.9, 0.8), facecolor=PALE)
+                axes.broken_barh([(0, shown)], (count - warp - 0.9, 0.8), facecolor=hue.PART)
                 turns = range(warp * compute, shown, compute + fetch)
                 boxes = [(begin, min(compute, shown - begin)) for begin in turns]
-                axes.broken_barh(boxes, (count - warp - 0.9, 0.8), facecolor=BLUE)
+                axes.broken_barh(boxes, (count - warp - 0.9, 0.8), facecolor=hue.KERNEL)
             share = count * compute / (compute + fetch)
             told = "1 warp" if count == 1 else f"{count} warps"
             axes.set_title(f"{told}: arithmetic is busy for {share:.0%} of the time", fontsize=15)
@@ -124,9 +129,9 @@ def shortest(path: Path) -> None:
         "Qwen1.5-0.5B on an H100, the shortest first.",
     ) as figure:
         axes = figure.subplots()
-        axes.plot(range(1, len(took) + 1), took, color=BLUE)
-        axes.axhline(took[50], color=GREY, linewidth=1, linestyle=":")
-        axes.text(len(took), took[50] * 1.12, f"{took[50]} µs", ha="right", color="#505050")
+        axes.plot(range(1, len(took) + 1), took, color=hue.KERNEL)
+        axes.axhline(took[50], color=hue.OTHER, linewidth=1, linestyle=":")
+        axes.text(len(took), took[50] * 1.12, f"{took[50]} µs", ha="right", color=hue.SOFT)
         axes.set(yscale="log", xlim=(0, len(took)), ylim=(1, 200), ylabel="took (µs)")
         axes.set_yticks([1, 10, 100], ["1", "10", "100"])
         axes.set_xlabel("kernels, the shortest first")
@@ -159,22 +164,22 @@ def kernel(path: Path) -> None:
             "the last block\nfinishes",
         )
         for x, wide, told, colour in (
-            (0, edge, words[0], SKY),
-            (edge, streams, words[1], BLUE),
-            (edge + streams, edge, words[2], SKY),
+            (0, edge, words[0], hue.SMALL),
+            (edge, streams, words[1], hue.KERNEL),
+            (edge + streams, edge, words[2], hue.SMALL),
         ):
             box(axes, (x, 0), (wide, 1), told, colour)
-            if colour == SKY:  # its width is not known
-                axes.patches[-1].set(hatch="/", edgecolor=PALE)
+            if colour == hue.SMALL:  # its width is not known
+                axes.patches[-1].set(hatch="/", edgecolor=hue.PART)
         axes.set(xlim=(0, whole), ylim=(0, 1), xlabel="µs since the kernel began")
         axes.set_yticks([])
         axes.grid(visible=False)
 
 
 FIGURES = {
-    "02-card.png": card,
-    "02-sm.png": one_sm,
-    "02-warps.png": warps,
-    "02-shortest.png": shortest,
-    "02-kernel.png": kernel,
+    "02-card.svg": card,
+    "02-sm.svg": one_sm,
+    "02-warps.svg": warps,
+    "02-shortest.svg": shortest,
+    "02-kernel.svg": kernel,
 }

@@ -10,7 +10,8 @@ from matplotlib.ticker import FuncFormatter
 
 from course.draw.ledger import bars
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREY, SKY, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import kind_of, load_recording
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
@@ -56,15 +57,15 @@ def step(path: Path) -> None:
         axes = figure.subplots()
         layers = [row for row, (*_, inside) in enumerate(rows) if inside]
         axes.add_patch(
-            Rectangle((-1.6, layers[0] - 0.5), 14.2, len(layers), facecolor="#F2F2F2", zorder=0)
+            Rectangle((-1.6, layers[0] - 0.5), 14.2, len(layers), facecolor=hue.PANEL, zorder=0)
         )
         axes.text(12.3, layers[0] - 0.15, f"{c.num_layers} times", ha="right", va="center", size=14)
         for row, (what, numbers, read, _) in enumerate(rows):
             wide = min(numbers / 1536, 4.3)
-            colour = SKY if what.startswith("att") else BLUE if read else GREY
+            colour = hue.SMALL if what.startswith("att") else hue.PRODUCT if read else hue.OTHER
             axes.barh(row, max(wide, 0.05), left=3.6, height=0.6, color=colour)
             if numbers > 4.3 * 1536:  # far longer than there is room for: a break
-                axes.text(3.6 + 0.7 * wide, row, "//", color="white", va="center", size=30)
+                axes.text(3.6 + 0.7 * wide, row, "//", color=hue.PAPER, va="center", size=30)
             axes.text(3.4, row, what, ha="right", va="center", size=14)
             axes.text(3.6 + wide + 0.15, row, f"{numbers:,}", va="center", size=14)
             if read:
@@ -83,9 +84,9 @@ def layer(path: Path) -> None:
     stored = [n for n, event in enumerate(kernels) if kind_of(event.name) == "KV write"]
     first, last = (stored[n] - TOLD.index("store k and v") for n in (LAYER, LAYER + 1))
     took = [event.duration_us for event in kernels[first:last]]
-    kinds = {"product": BLUE, "attention": SKY}
-    colours = [kinds.get(kind_of(event.name), GREY) for event in kernels[first:last]]
-    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == GREY)
+    kinds = {"product": hue.PRODUCT, "attention": hue.SMALL}
+    colours = [kinds.get(kind_of(event.name), hue.OTHER) for event in kernels[first:last]]
+    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == hue.OTHER)
     with canvas(
         path,
         (6.9, 7.6),
@@ -103,7 +104,7 @@ def layer(path: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlim=(0, 75), xlabel="µs")
         axes.grid(visible=False, axis="y")
-        told = {"read a matrix": BLUE, "attention": SKY, "read little": GREY}
+        told = {"read a matrix": hue.PRODUCT, "attention": hue.SMALL, "read little": hue.OTHER}
         axes.legend(
             handles=[Patch(color=colour, label=what) for what, colour in told.items()],
             loc="upper right",
@@ -139,23 +140,23 @@ def roofline(path: Path) -> None:
         axes = figure.subplots()
         xs = [0.5, ridge, 3000]
         roof = [min(spec.peak_tflops, x * spec.copy_bandwidth_gb_s / 1e3) for x in xs]
-        axes.plot(xs, roof, color=BLACK)
-        axes.axvline(ridge, color=GREY, linewidth=1, linestyle=":")
-        axes.text(ridge * 0.9, 1.3, f"balance: {ridge:.0f}", color="#505050", ha="right", size=14)
-        axes.text(0.55, 12, "limit:\nmemory", color="#505050", size=14)
-        axes.text(2900, 1180, "limit: arithmetic", color="#505050", ha="right", size=14)
+        axes.plot(xs, roof, color=hue.INK)
+        axes.axvline(ridge, color=hue.OTHER, linewidth=1, linestyle=":")
+        axes.text(ridge * 0.9, 1.3, f"balance: {ridge:.0f}", color=hue.SOFT, ha="right", size=14)
+        axes.text(0.55, 12, "limit:\nmemory", color=hue.SOFT, size=14)
+        axes.text(2900, 1180, "limit: arithmetic", color=hue.SOFT, ha="right", size=14)
         decodes = {f"{n} reader{'s' * (n > 1)}": StepShape.decode(n, CONTEXT) for n in DECODES}
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
-        points(axes, spec, decodes, VERMILION, "decode")
-        points(axes, spec, prefills, BLUE, "prefill")
+        points(axes, spec, decodes, hue.SERIES[5], "decode")
+        points(axes, spec, prefills, hue.SERIES[0], "prefill")
         flops = sum(
             op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 reader"], "hf56")
         )
         ms = bars()[0].ms  # of the ledger
         spot = (point(spec, decodes["1 reader"])[0], flops / ms / 1e9)
-        axes.plot(*spot, "o", markersize=11, markerfacecolor="white", color=VERMILION)
+        axes.plot(*spot, "o", markersize=11, markerfacecolor=hue.PAPER, color=hue.SERIES[5])
         told = f"1 reader, as {bars()[0].label} runs it: {bars()[0].told}"
-        axes.text(spot[0] * 1.35, spot[1], told, color=VERMILION, va="center", size=14)
+        axes.text(spot[0] * 1.35, spot[1], told, color=hue.SERIES[5], va="center", size=14)
         axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(0.03, 2100))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
@@ -187,4 +188,4 @@ def points(
         )
 
 
-FIGURES = {"03-step.png": step, "03-layer.png": layer, "03-roofline.png": roofline}
+FIGURES = {"03-step.svg": step, "03-layer.svg": layer, "03-roofline.svg": roofline}

@@ -13,13 +13,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from course.draw.bars import LAUNCHES as IN_LAUNCHES
 from course.draw.bars import OTHER_WORK, RUNS, step_bars
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 LAUNCHES, ORDER_US, GAP_US = 4, 12.0, 2.1  # of the chapter's program
 KERNELS_US = (4.0, 40.0)
-COLOURS = {"launch": ORANGE, "kernel": BLUE}
+COLOURS = {"launch": hue.LAUNCH, "kernel": hue.KERNEL}
 LABELS = {"launch": "CPU writes an order", "kernel": "GPU runs the kernel"}
 MODELS = ("0.6b", "1.7b", "8b", "14b")
 RECORDED = {  # a piece of 300 µs of each, from here on
@@ -76,8 +77,8 @@ def boxes(axes: Axes, events: Sequence[TraceEvent], colours: dict[str, str]) -> 
     for event in events:
         low = 1.08 if event.lane == CPU else 0.08
         box = Rectangle((event.start_us, low), event.duration_us, 0.84)
-        colour = BLUE if event.lane == GPU else colours[event.category]
-        box.set(facecolor=colour, edgecolor="white", linewidth=0.7)
+        colour = hue.KERNEL if event.lane == GPU else colours[event.category]
+        box.set(facecolor=colour, edgecolor=hue.PAPER, linewidth=0.7)
         axes.add_patch(box)
 
 
@@ -91,8 +92,8 @@ def lanes_of(axes: Axes, title: str, right_us: float, left_us: float = 0.0) -> N
 
 def lanes(path: Path) -> None:
     """A piece of two recorded steps: in one the CPU is late, in the other the GPU."""
-    colours = {"host": ORANGE, "launch": VERMILION, "copy": VERMILION, "kernel": BLUE}
-    told = {"PyTorch decides": ORANGE, "launch call": VERMILION, "kernel or copy": BLUE}
+    colours = {"host": hue.LAUNCH, "launch": hue.CALL, "copy": hue.CALL, "kernel": hue.KERNEL}
+    told = {"PyTorch decides": hue.LAUNCH, "launch call": hue.CALL, "kernel or copy": hue.KERNEL}
     with canvas(
         path,
         (6.9, 6.4),
@@ -104,7 +105,7 @@ def lanes(path: Path) -> None:
         key.legend(
             handles=[
                 *(Patch(color=colour, label=what) for what, colour in told.items()),
-                Patch(facecolor="white", edgecolor=GREY, label="CPU: Python itself"),
+                Patch(facecolor=hue.PAPER, edgecolor=hue.OTHER, label="CPU: Python itself"),
             ],
             loc="upper left", ncols=2, borderaxespad=0, columnspacing=1, fontsize=14,
         )  # fmt: skip
@@ -138,4 +139,4 @@ def sizes(path: Path) -> None:
     )
 
 
-FIGURES = {"04-two-clocks.png": two_clocks, "04-sizes.png": sizes, "04-lanes.png": lanes}
+FIGURES = {"04-two-clocks.svg": two_clocks, "04-sizes.svg": sizes, "04-lanes.svg": lanes}

@@ -12,23 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
-from PIL import Image
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREY,
-    ORANGE,
-    PALE,
-    PREDICTED,
-    PURPLE,
-    SKY,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import PREDICTED, canvas, draw_boxes
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
@@ -48,13 +36,13 @@ LABELS = {
     "kernel": "GPU works",
 }
 COLOURS = {
-    "launch": ORANGE,
-    "host": GREY,
-    "copy": PURPLE,
-    "graph": VERMILION,
-    "wait": PALE,
-    "kernel": BLUE,
-    "node": BLUE,
+    "launch": hue.LAUNCH,
+    "host": hue.ENGINE,
+    "copy": hue.COPY,
+    "graph": hue.CALL,
+    "wait": hue.WAIT,
+    "kernel": hue.KERNEL,
+    "node": hue.KERNEL,
 }
 
 
@@ -133,7 +121,6 @@ def life(path: Path) -> None:
         phases(whole, rung, rung.phases[:2], (0, end))
         phases(right, rung, (instantiate, first, last), (begin, end))
         right.set_xlabel("time (ms)")
-    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
 
 
 def phases(
@@ -148,9 +135,9 @@ def phases(
         at, side = ((begin + end) / 2e3, "center") if end - begin > 1e3 else (end / 1e3, "right")
         axes.text(
             at, 2.1, f"{name} ", ha=side, va="bottom", weight="bold", size=14, zorder=3,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            bbox={"facecolor": hue.PAPER, "edgecolor": "none", "pad": 1},
         )  # fmt: skip
-        axes.axvline(begin / 1e3, color=BLACK, linewidth=1)
+        axes.axvline(begin / 1e3, color=hue.INK, linewidth=1)
         if name.startswith("replay"):
             axes.plot(begin / 1e3, 1.5, marker=9, markersize=14, color=COLOURS["graph"])
     axes.set(xlim=(between_us[0] / 1e3, between_us[1] / 1e3), ylim=(0, 2.6))
@@ -165,10 +152,7 @@ def lanes(axes: Axes, events: Sequence[TraceEvent]) -> None:
                 left, right = event.start_us / 1e3, event.end_us / 1e3
                 low = 1.08 if event.lane == CPU else 0.08
                 boxes.append([(left, low), (right, low), (right, low + 0.84), (left, low + 0.84)])
-        # unsnapped, so that boxes thinner than a pixel add up to the right shade
-        axes.add_collection(
-            PolyCollection(boxes, facecolors=COLOURS[category], linewidths=0, snap=False)
-        )
+        draw_boxes(axes, boxes, COLOURS[category])
     axes.set_yticks([0.5, 1.5], ["GPU", "CPU"], weight="bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -201,27 +185,31 @@ def addresses(path: Path) -> None:
             axes.text(at, 3.4, text, ha="center", va="top", weight="bold", size=15)
         for row, (buffer, contents, what) in enumerate(cells):
             _cell(axes, 2.3 - row, buffer, contents, what)
-        for name, height, colour in (("x", 0.55, BLUE), ("y", 1.55, BLUE), ("x", 2.55, GREY)):
+        for name, height, colour in (
+            ("x", 0.55, hue.KERNEL),
+            ("y", 1.55, hue.KERNEL),
+            ("x", 2.55, hue.ENGINE),
+        ):
             axes.text(
                 0.4, height, name, size=22, ha="center", va="center", family="monospace",
-                color=GREY if colour == GREY else BLACK,
+                color=hue.ENGINE if colour == hue.ENGINE else hue.INK,
             )  # fmt: skip
-            style = "--" if colour == GREY else "-"
+            style = "--" if colour == hue.ENGINE else "-"
             _arrow(axes, (0.6, height), (1.95, height), colour, style=style)
-        axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=GREY, size=14)
-        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
+        axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=hue.ENGINE, size=14)
+        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor=hue.TINTED, edgecolor=hue.KERNEL))
         lines = [f"kernel {node.label}", f"in  {node.buffers[1].address:#x}"]
         lines += [f"out {node.buffers[0].address:#x}", f"by  {node.scalars['by']}"]
         axes.text(5.47, 2.05, "\n".join(lines), va="center", family="monospace", size=14)
-        _arrow(axes, (4.95, 2.55), (5.4, 2.45), VERMILION)
-        _arrow(axes, (5.4, 1.6), (4.95, 1.55), VERMILION)
+        _arrow(axes, (4.95, 2.55), (5.4, 2.45), hue.MARK)
+        _arrow(axes, (5.4, 1.6), (4.95, 1.55), hue.MARK)
 
 
 def _cell(axes: Axes, bottom: float, buffer: Buffer, contents: str, what: str) -> None:
-    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.62, facecolor="#F4F4F4", edgecolor=GREY))
+    axes.add_patch(Rectangle((1.95, bottom), 3.0, 0.62, facecolor=hue.PANEL, edgecolor=hue.ENGINE))
     text = f"{buffer.address:#x}\n{contents}"
     axes.text(3.45, bottom + 0.3, text, ha="center", va="center", family="monospace", size=14)
-    axes.text(3.45, bottom - 0.04, what, ha="center", va="top", size=14, color="#404040")
+    axes.text(3.45, bottom - 0.04, what, ha="center", va="top", size=14, color=hue.SOFT)
 
 
 def _arrow(
@@ -261,19 +249,19 @@ def branches(path: Path) -> None:
         boxes += [("x + 1", 0, 1.3), ("h * 10", 1, 0.0), ("h * 100", 1, 1.3)]
         boxes.append(("tens + hundreds", 2, 1.3))
         for text, place, low in boxes:
-            colour = ORANGE if low == 0.0 else SKY
+            colour = hue.KERNEL if low == 0.0 else hue.NODE
             left = 0.7 + 1.85 * place
-            axes.add_patch(Rectangle((left, low), 1.55, 0.7, facecolor=colour, edgecolor=BLACK))
+            axes.add_patch(Rectangle((left, low), 1.55, 0.7, facecolor=colour, edgecolor=hue.INK))
             wrapped = text.replace(" + h", "\n+ h")
             axes.text(left + 0.775, low + 0.35, wrapped, ha="center", va="center", size=14)
         for low, places in ((2.6, 3), (1.3, 2)):
             for place in range(places):
                 end = 0.7 + 1.85 * place + 1.55
-                _arrow(axes, (end - 0.06, low + 0.35), (end + 0.36, low + 0.35), BLACK)
-        _arrow(axes, (2.25, 1.4), (2.65, 0.45), VERMILION)
-        _arrow(axes, (4.05, 0.45), (4.5, 1.35), VERMILION)
-        axes.text(2.2, 0.75, "fork", ha="right", color=VERMILION, weight="bold")
-        axes.text(4.5, 0.75, "join", color=VERMILION, weight="bold")
+                _arrow(axes, (end - 0.06, low + 0.35), (end + 0.36, low + 0.35), hue.INK)
+        _arrow(axes, (2.25, 1.4), (2.65, 0.45), hue.MARK)
+        _arrow(axes, (4.05, 0.45), (4.5, 1.35), hue.MARK)
+        axes.text(2.2, 0.75, "fork", ha="right", color=hue.MARK, weight="bold")
+        axes.text(4.5, 0.75, "join", color=hue.MARK, weight="bold")
         axes.text(7.8, 3.5, "time →", ha="right", va="center", size=14)
 
 
@@ -283,9 +271,9 @@ def branches(path: Path) -> None:
 def recorded(path: Path) -> None:
     """Where the time of recorded steps went, launched one by one and as graphs."""
     parts = {
-        "kernels run": BLUE,
-        "GPU waits for launch calls": VERMILION,
-        "GPU waits, no launch call": ORANGE,
+        "kernels run": hue.KERNEL,
+        "GPU waits for launch calls": hue.CALL,
+        "GPU waits, no launch call": hue.LAUNCH,
     }
     rows = []
     for way in ("eager", "graph"):
@@ -319,8 +307,8 @@ def recorded(path: Path) -> None:
 
 
 FIGURES = {
-    "05-life-of-a-graph.png": life,
-    "05-addresses.png": addresses,
-    "05-fork-and-join.png": branches,
-    "05-recorded.png": recorded,
+    "05-life-of-a-graph.svg": life,
+    "05-addresses.svg": addresses,
+    "05-fork-and-join.svg": branches,
+    "05-recorded.svg": recorded,
 }

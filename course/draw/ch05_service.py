@@ -12,16 +12,17 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from mini_engine.plots.canvas import GREY, PALE, PURPLE, SKY, VERMILION, YELLOW, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 
 BEFORE, WRITE, LAUNCH, COPY, KERNELS = 3.0, 1.0, 0.5, 0.6, 3.0
 COLOURS = {
-    "the host writes the buffer": YELLOW,
-    "launches the graph": VERMILION,
-    "waits": PALE,
-    "copy node reads the buffer": PURPLE,
-    "kernels of the step": SKY,
-    "the step before": GREY,
+    "the host writes the buffer": hue.SERIES[6],
+    "launches the graph": hue.CALL,
+    "waits": hue.WAIT,
+    "copy node reads the buffer": hue.COPY,
+    "kernels of the step": hue.NODE,
+    "the step before": hue.ENGINE,
 }
 
 
@@ -95,7 +96,9 @@ def lanes(axes: Axes, name: str, boxes: list[Box]) -> None:
         low = 1.06 if box.lane == "CPU" else 0.06
         width = box.end - box.start
         axes.add_patch(
-            Rectangle((box.start, low), width, 0.88, facecolor=COLOURS[box.kind], edgecolor="white")
+            Rectangle(
+                (box.start, low), width, 0.88, facecolor=COLOURS[box.kind], edgecolor=hue.PAPER
+            )
         )
         axes.text(
             (box.start + box.end) / 2, low + 0.44, box.text, ha="center", va="center", size=14
@@ -107,4 +110,4 @@ def lanes(axes: Axes, name: str, boxes: list[Box]) -> None:
     axes.grid(visible=False)
 
 
-FIGURES = {"05-copy-nodes.png": race}
+FIGURES = {"05-copy-nodes.svg": race}

@@ -8,7 +8,8 @@ from textwrap import fill
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 
 FAULTS = (  # what its author took for granted, what a replay meets, and what you see
     ("a padded row", "It writes to a slot that nobody owns.", "The slot belongs to Ann now.",
@@ -49,21 +50,25 @@ def faults(path: Path) -> None:
         for row, (fault, before, after, seen) in enumerate(FAULTS):
             middle = top - HIGH * row - 0.43
             axes.text(0, middle, fill(fault, 13), va="center", weight="bold", size=14)
-            _box(axes, COLUMNS[1], middle, before, BLUE)
-            _box(axes, COLUMNS[2], middle, after, VERMILION)
+            _box(axes, COLUMNS[1], middle, before, hue.KERNEL)
+            _box(axes, COLUMNS[2], middle, after, hue.MARK)
             axes.text(COLUMNS[1], middle - 0.65, f"you see: {seen}", va="center", size=14)
             axes.add_patch(
                 FancyArrowPatch(
-                    (4.75, middle), (5.3, middle), arrowstyle="-|>", mutation_scale=16, color=BLACK
+                    (4.75, middle),
+                    (5.3, middle),
+                    arrowstyle="-|>",
+                    mutation_scale=16,
+                    color=hue.INK,
                 )
             )
 
 
 def _box(axes: Axes, left: float, middle: float, text: str, colour: str) -> None:
     axes.add_patch(
-        Rectangle((left, middle - 0.43), 2.7, 0.86, facecolor="white", edgecolor=colour, lw=2.5)
+        Rectangle((left, middle - 0.43), 2.7, 0.86, facecolor=hue.PAPER, edgecolor=colour, lw=2.5)
     )
     axes.text(left + 0.12, middle, fill(text, 20), va="center", size=14)
 
 
-FIGURES = {"06-eight-faults.png": faults}
+FIGURES = {"06-eight-faults.svg": faults}

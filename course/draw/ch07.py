@@ -9,17 +9,8 @@ from matplotlib.patches import Rectangle
 
 from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, slot_of
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALE,
-    PURPLE,
-    VERMILION,
-    canvas,
-    doubling_ticks,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas, doubling_ticks
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import step_time
@@ -29,8 +20,8 @@ RUNNING = 512  # the course's own step
 # (request, tokens that it has when it asks): they grow in turns, so that blocks get mixed
 GROWTH = [("A", 16), ("B", 11), ("C", 30), ("A", 37), ("D", 20), ("C", 52)]
 LONGEST, BLOCK_SIZE, NUM_BLOCKS = 64, 16, 12
-WHITE = "#FFFFFF"
-COLOURS = {"A": BLUE, "B": ORANGE, "C": GREEN, "D": PURPLE}
+WHITE = hue.PAPER
+COLOURS = dict(zip("ABCD", hue.SERIES, strict=False))
 
 
 # ---------------------------------------------------------------- work
@@ -50,7 +41,7 @@ def work(path: Path) -> None:
     )
     with canvas(path, (6.9, 9.6), title=title, caption=caption) as figure:
         left, right = figure.subplots(2, 1)
-        ways = ((again, VERMILION, "without a cache"), (cached, BLUE, "with a cache"))
+        ways = ((again, hue.WITHOUT, "without a cache"), (cached, hue.WITH, "with a cache"))
         for ops, colour, name in ways:
             left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
             left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
@@ -60,14 +51,17 @@ def work(path: Path) -> None:
                 name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
                 ha="right", color=colour, weight="bold",
             )  # fmt: skip
-        slopes = ((again, VERMILION, "no cache", "n²", "n"), (cached, BLUE, "cache", "n", "1"))
+        slopes = (
+            (again, hue.WITHOUT, "no cache", "n²", "n"),
+            (cached, hue.WITH, "cache", "n", "1"),
+        )
         for ops, colour, name, steep, flat in slopes:
             attention, rest = (_gflop(ops, attention=which) for which in (True, False))
             _name(left, attention, f"{name}, attention: O({steep})", colour, below=True)
             _name(left, rest, f"{name}, all else: O({flat})", colour)
         right.annotate(
             f"the course's step:\nn = {RUNNING}", (RUNNING, 100), xytext=(8, 0),
-            textcoords="offset points", size=14, color=GREY,
+            textcoords="offset points", size=14, color=hue.OTHER,
         )  # fmt: skip
         _axes(left, "arithmetic (GFLOP)")
         _axes(right, "time of the GPU (ms)")
@@ -93,7 +87,7 @@ def _axes(axes: Axes, label: str) -> None:
     axes.set_yscale("log")
     doubling_ticks(axes, CONTEXTS[0], CONTEXTS[-1])
     axes.tick_params(axis="x", labelrotation=45)
-    axes.axvline(RUNNING, color=GREY, linewidth=1.2, linestyle=":")
+    axes.axvline(RUNNING, color=hue.OTHER, linewidth=1.2, linestyle=":")
     axes.set_xlabel("n: tokens of context")
     axes.set_ylabel(label)
 
@@ -126,7 +120,7 @@ def layouts(path: Path) -> None:
 def _padded(axes: Axes, lengths: dict[str, int]) -> None:
     for row, (name, tokens) in enumerate(lengths.items()):
         for position in range(LONGEST):
-            _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
+            _cell(axes, position, -row, COLOURS[name] if position < tokens else hue.EMPTY)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
     axes.set_title(f"padded: a row of {LONGEST} slots for each request")
     _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
@@ -142,14 +136,14 @@ def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
     free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
 
     def colour(slot: int) -> str:
-        empty = WHITE if slot // BLOCK_SIZE in free else PALE
+        empty = WHITE if slot // BLOCK_SIZE in free else hue.EMPTY
         return COLOURS[owner[slot]] if slot in owner else empty
 
     for slot in range(NUM_BLOCKS * BLOCK_SIZE):
         block, offset = divmod(slot, BLOCK_SIZE)
         column, line = block % per_line, block // per_line
         x = column * (BLOCK_SIZE + 0.4) + offset
-        _cell(axes, x, -1.9 * line, GREY if block == NULL_BLOCK else colour(slot))
+        _cell(axes, x, -1.9 * line, hue.OTHER if block == NULL_BLOCK else colour(slot))
         if offset == 0:
             said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
             note = f"{block}{said[block]}" if block in said else f"block {block}"
@@ -170,7 +164,7 @@ def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> No
             width,
             0.8,
             facecolor=colour,
-            edgecolor=PALE if colour == WHITE else WHITE,
+            edgecolor=hue.EMPTY if colour == WHITE else WHITE,
             linewidth=0.6,
         )
     )
@@ -182,4 +176,4 @@ def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
     axes.set_axis_off()
 
 
-FIGURES = {"07-work.png": work, "07-layouts.png": layouts}
+FIGURES = {"07-work.svg": work, "07-layouts.svg": layouts}

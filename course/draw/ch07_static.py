@@ -18,17 +18,8 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    PALE,
-    PREDICTED,
-    SKY,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import PREDICTED, canvas
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.step.cards import load_spec
@@ -40,8 +31,13 @@ T_MAX, BUDGET, BLOCK = 4096, 8192, 16
 BATCHES = (1, 4, 8, 16, 64, 256)
 PAGED, REFILLED = "pages, seats filled again", "rows, seats filled again"
 GRAPHS, EAGER = "rows, static batches", "the same, eager"
-STYLES = {PAGED: (BLUE, "-"), REFILLED: (SKY, "-"), GRAPHS: (BLUE, "--"), EAGER: (VERMILION, "--")}
-PARTS = {"for a text": GREEN, "behind a text": PALE, "in a finished row": GREY}
+STYLES = {
+    PAGED: (hue.WITH, "-"),
+    REFILLED: (hue.SERIES[4], "-"),
+    GRAPHS: (hue.FULL, "--"),
+    EAGER: (hue.EAGER, "--"),
+}
+PARTS = {"for a text": hue.USED, "behind a text": hue.EMPTY, "in a finished row": hue.GONE}
 
 
 class WholeRows(StepModel):
@@ -132,7 +128,7 @@ def _reads(axes: Axes) -> None:
         below = [low + more for low, more in zip(below, part, strict=True)]
     for place, (needed, _, _) in zip(places, parts, strict=True):
         axes.text(
-            place, needed + 1, f"{needed:.0f}", ha="center", va="bottom", color=BLACK,
+            place, needed + 1, f"{needed:.0f}", ha="center", va="bottom", color=hue.INK,
             weight="bold", fontsize=14,
         )  # fmt: skip
     axes.set_xticks(list(places), [str(batch) for batch in BATCHES])
@@ -144,4 +140,4 @@ def _reads(axes: Axes) -> None:
     )
 
 
-FIGURES = {"07-static.png": static_cache}
+FIGURES = {"07-static.svg": static_cache}

@@ -16,7 +16,8 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, MODE_COLOURS, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import PREDICTED, canvas
 from mini_engine.serving.ladder_cost import same_steps_on, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
@@ -89,7 +90,7 @@ def ladder(path: Path) -> None:
         for row, (_, mode, padded) in enumerate(ways):
             ops = step_ops(SHAPE, step_shape(padded), SPEC.ops)
             itl_ms = step_time(ops, SPEC, mode, BATCH).itl_us / 1e3
-            below.barh(row, itl_ms, color=MODE_COLOURS[mode])
+            below.barh(row, itl_ms, color=hue.MODE_COLOURS[mode])
             below.text(itl_ms, row, f" {itl_ms:.1f} ms", weight="bold", va="center")
         below.set_yticks(range(len(ways)), [words for words, _, _ in ways])
         below.invert_yaxis()
@@ -101,14 +102,16 @@ def ladder(path: Path) -> None:
 def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
     batches = list(range(1, 65))
     ran = [rungs.rung(batch) or 0 for batch in batches]
-    axes.fill_between(batches, batches, ran, step="pre", color=ORANGE, alpha=0.6, label="padding")
-    axes.step(batches, ran, where="pre", color=BLUE, label="rung: rows computed")
-    axes.plot(batches, batches, ":", color=BLACK, label="batch: rows asked for")
+    axes.fill_between(
+        batches, batches, ran, step="pre", color=hue.PADDING, alpha=0.6, label="padding"
+    )
+    axes.step(batches, ran, where="pre", color=hue.KERNEL, label="rung: rows computed")
+    axes.plot(batches, batches, ":", color=hue.INK, label="batch: rows asked for")
     rung = ran[BATCH - 1]
-    axes.plot([BATCH, BATCH], [BATCH, rung], "o-", color=VERMILION, markersize=7, linewidth=3)
+    axes.plot([BATCH, BATCH], [BATCH, rung], "o-", color=hue.MARK, markersize=7, linewidth=3)
     axes.annotate(
         f"{BATCH} runs at {rung}", (BATCH, rung), xytext=(14, -34), textcoords="offset points",
-        ha="left", weight="bold", color=VERMILION,
+        ha="left", weight="bold", color=hue.MARK,
     )  # fmt: skip
     axes.set_xlim(0, 64)
     axes.set_ylim(0, 96)  # room for the legend
@@ -117,4 +120,4 @@ def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
     axes.legend(loc="upper left")
 
 
-FIGURES = {"08-ladder.png": ladder}
+FIGURES = {"08-ladder.svg": ladder}

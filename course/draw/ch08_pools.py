@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from PIL import Image
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.step.cards import load_spec
 
 MIB = 2**20
 SMALL = (64, 128, 256, 512)
-COLOURS = {64: GREEN, 128: ORANGE, 256: VERMILION, 512: BLUE}
+COLOURS = dict(zip(SMALL, (*hue.SERIES[2:4], *hue.SERIES[:2]), strict=True))
 
 
 def captured(
@@ -65,7 +65,6 @@ def pools(path: Path) -> None:
         above, below = figure.subplots(2, 1, height_ratios=[1.1, 1])
         _map(above)
         _growth(below, ladder)
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # half the bytes
 
 
 def _map(axes: Axes) -> None:
@@ -86,7 +85,7 @@ def _map(axes: Axes) -> None:
             begin, end = max(spans, key=lambda span: span[1] - span[0])
             if rung >= 128:
                 axes.text(
-                    (begin + end) / 2, y, "logits", color="white", ha="center", va="center",
+                    (begin + end) / 2, y, "logits", color=hue.PAPER, ha="center", va="center",
                     weight="bold", size=14,
                 )  # fmt: skip
             rows.append((y, f"graph of {rung}"))
@@ -123,9 +122,9 @@ def _offsets(runner: SimRunner) -> dict[int, int]:
 def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     """Pool bytes after each captured rung."""
     ways = (
-        ("a pool for\neach graph", ladder[::-1], False, GREY, "--", (21, 1900)),
-        ("one pool,\nsmallest first", ladder, True, VERMILION, "-", (38.5, 850)),
-        ("one pool,\nlargest first", ladder[::-1], True, BLUE, "-", (31, 260)),
+        ("a pool for\neach graph", ladder[::-1], False, hue.OTHER, "--", (21, 1900)),
+        ("one pool,\nsmallest first", ladder, True, hue.WITHOUT, "-", (38.5, 850)),
+        ("one pool,\nlargest first", ladder[::-1], True, hue.WITH, "-", (31, 260)),
     )
     for name, order, share, colour, style, at in ways:
         line = np.cumsum(captured(ladder, order, share=share)[1])
@@ -140,4 +139,4 @@ def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     axes.set_ylabel("pool (MiB)")
 
 
-FIGURES = {"08-pools.png": pools}
+FIGURES = {"08-pools.svg": pools}

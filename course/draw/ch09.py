@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.trace import CPU, GPU
 from mini_engine.step.cards import DeviceSpec, load_spec
@@ -32,13 +33,13 @@ from mini_engine.step.run import (
 )
 
 COLOURS = {
-    "engine": (GREY, "CPU: engine"),
-    "copy": (PURPLE, "copy of inputs"),
-    "launch": (ORANGE, "CPU: Python for one kernel"),
-    "graph": (VERMILION, "CPU: launch of a graph"),
-    "wait": (PALE, "CPU: waits for the GPU"),
-    "kernel": (BLUE, "GPU: kernel launched alone"),
-    "node": (SKY, "GPU: kernels in a graph"),
+    "engine": (hue.ENGINE, "CPU: engine"),
+    "copy": (hue.COPY, "copy of inputs"),
+    "launch": (hue.LAUNCH, "CPU: Python for one kernel"),
+    "graph": (hue.CALL, "CPU: launch of a graph"),
+    "wait": (hue.WAIT, "CPU: waits for the GPU"),
+    "kernel": (hue.KERNEL, "GPU: kernel launched alone"),
+    "node": (hue.NODE, "GPU: kernels in a graph"),
 }
 CPU_LOW, GPU_LOW, TALL = 1.3, 0.05, 0.8  # where the two lanes stand
 
@@ -104,7 +105,7 @@ def draw_lanes(
             axes.add_patch(
                 Rectangle(
                     (box.start_us, box.low), width, TALL, facecolor=COLOURS[box.kind][0],
-                    edgecolor="white", linewidth=edge,
+                    edgecolor=hue.PAPER, linewidth=edge,
                 )
             )  # fmt: skip
     axes.set_xlim(begin_us, end_us)
@@ -189,9 +190,9 @@ def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_u
 
 RECORDED = "vllm-gpt-oss-piecewise"
 OPS = {  # what the CPU does between two graphs, by the name in the recording: colour, words
-    "hipGraphLaunch": (VERMILION, "graph"),
-    "vllm::unified_kv_cache_update": (PURPLE, "KV write"),
-    "vllm::unified_attention_with_output": (ORANGE, "attention, live"),
+    "hipGraphLaunch": (hue.CALL, "graph"),
+    "vllm::unified_kv_cache_update": (hue.COPY, "KV write"),
+    "vllm::unified_attention_with_output": (hue.LAUNCH, "attention, live"),
 }
 
 
@@ -227,7 +228,7 @@ def recorded_pieces(path: Path) -> None:
         zero = runs[at][1][0].start_us
         for live, group in runs[at : at + 3]:
             start, end = group[0].start_us - zero, group[-1].end_us - zero
-            below.barh(0, end - start, left=start, color=BLUE if live else SKY)
+            below.barh(0, end - start, left=start, color=hue.KERNEL if live else hue.NODE)
             words = f"{len(group)} live" if live else f"{len(group)} kernels of a graph"
             if live:
                 below.text(start, 0.45, words, size=14, va="bottom", ha="center")
@@ -248,4 +249,4 @@ def _one_lane(axes: Axes, name: str, end_us: float) -> None:
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"09-pieces.png": split_step, "09-recorded.png": recorded_pieces}
+FIGURES = {"09-pieces.svg": split_step, "09-recorded.svg": recorded_pieces}

@@ -17,7 +17,8 @@ from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.step_arrays import step_arrays
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.kernels import StepParts, StepShape, step_parts
 
 LIMITS = SchedulerLimits(
@@ -25,7 +26,7 @@ LIMITS = SchedulerLimits(
 )
 PROMPTS = ((7, 3, 9), (5, 1, 4, 2, 8), (6,))
 SHOWN = ("input_ids", "positions", "slot_mapping", "context_lens", "block_table")
-OWNERS = (BLUE, GREEN, ORANGE)
+OWNERS = (hue.SERIES[0], hue.SERIES[2], hue.SERIES[1])
 WIDTH = 26.0
 
 
@@ -77,7 +78,7 @@ def _buffers(axes: Axes, arrays: dict[str, np.ndarray], rung: int) -> None:
         for row in range(rung):
             live = row < len(arrays[name])
             value = arrays[name][row] if live else np.zeros_like(arrays[name][0])
-            face = OWNERS[row] if live else PALE
+            face = OWNERS[row] if live else hue.EMPTY
             _box(axes, left, 17.0 - 0.9 * row, 2.6, 0.8, str(value), face, hatched=not live)
     for row in range(rung):
         label = f"row {row}" if row < len(arrays["input_ids"]) else "padded"
@@ -89,17 +90,24 @@ def _cache(axes: Axes, owners: dict[int, int], slots: np.ndarray) -> None:
     for block in range(LIMITS.num_blocks):
         for offset in range(LIMITS.block_size):
             left, bottom = 17.3 + 1.68 * offset, 17.35 - 0.62 * block
-            face = OWNERS[owners[block]] if block in owners else "white"
+            face = OWNERS[owners[block]] if block in owners else hue.PAPER
             slot = block * LIMITS.block_size + offset
             written = "written" if slot in slots else ""
             words = "nobody's" if slot == 0 else written
             _box(
-                axes, left, bottom, 1.6, 0.55, words, PALE if not block else face, hatched=not block
+                axes,
+                left,
+                bottom,
+                1.6,
+                0.55,
+                words,
+                hue.EMPTY if not block else face,
+                hatched=not block,
             )
         _text(axes, 24.1, 17.62 - 0.62 * block, f"block {block}")
     start = (15.6, 17.4 - 0.9 * 3)
-    _arrow(axes, start, (17.25, 17.62), VERMILION)
-    _text(axes, 9.6, 13.6, "the padded row writes to slot 0", colour=VERMILION)
+    _arrow(axes, start, (17.25, 17.62), hue.MARK)
+    _text(axes, 9.6, 13.6, "the padded row writes to slot 0", colour=hue.MARK)
 
 
 def _lanes(axes: Axes, bottom: float, name: str, parts: StepParts, *, full: bool) -> None:
@@ -112,9 +120,9 @@ def _lanes(axes: Axes, bottom: float, name: str, parts: StepParts, *, full: bool
     _text(axes, 0, bottom + 1.45, "GPU,\none\nstream")
     _text(axes, 3.5, bottom + 1.45, "…")
     _text(axes, 4.2 + len(ops) * wide, bottom + 1.45, "…")
-    _cpu(axes, 1.5, bottom, "copy in", PURPLE, arrow=True)
-    _box(axes, 1.5, bottom + 0.7, 1.3, 1.5, "copy", PURPLE)
-    _cpu(axes, WIDTH - 1.35, bottom, "read\n3 rows", GREY)
+    _cpu(axes, 1.5, bottom, "copy in", hue.COPY, arrow=True)
+    _box(axes, 1.5, bottom + 0.7, 1.3, 1.5, "copy", hue.COPY)
+    _cpu(axes, WIDTH - 1.35, bottom, "read\n3 rows", hue.ENGINE)
     frames, begin = [], 3.3
     for at, op in enumerate(ops):
         left = 4.1 + at * wide
@@ -124,34 +132,34 @@ def _lanes(axes: Axes, bottom: float, name: str, parts: StepParts, *, full: bool
             else op.name.replace("_", "_\n").replace("\nkv_\n", "\nkv_")
         )
         if full or not op.splitting:
-            _box(axes, left, bottom + 0.7, wide - 0.12, 1.5, words, SKY)
+            _box(axes, left, bottom + 0.7, wide - 0.12, 1.5, words, hue.NODE)
             continue
-        _box(axes, left + 0.1, bottom + 0.7, wide - 0.44, 1.5, words, BLUE)
-        _cpu(axes, left - 0.15, bottom, "launch", ORANGE, arrow=True)
+        _box(axes, left + 0.1, bottom + 0.7, wide - 0.44, 1.5, words, hue.KERNEL)
+        _cpu(axes, left - 0.15, bottom, "launch", hue.LAUNCH, arrow=True)
         frames.append((begin, left))
         begin = left + wide - 0.15
     words = "\n".join(op.name for op in parts.tail).replace("t_", "t_\n")
-    _box(axes, head, bottom + 0.7, 1.7, 1.5, words, SKY if full else BLUE)
+    _box(axes, head, bottom + 0.7, 1.7, 1.5, words, hue.NODE if full else hue.KERNEL)
     if full:
         frames = [(begin, WIDTH - 1.4)]
     else:
-        _cpu(axes, head - 0.1, bottom, f"launch\n× {len(parts.tail)}", ORANGE, arrow=True)
+        _cpu(axes, head - 0.1, bottom, f"launch\n× {len(parts.tail)}", hue.LAUNCH, arrow=True)
     for left, right in frames:
-        frame = Rectangle((left, bottom + 0.4), right - left, 2.1, fill=False, edgecolor=VERMILION)
+        frame = Rectangle((left, bottom + 0.4), right - left, 2.1, fill=False, edgecolor=hue.CALL)
         frame.set_linewidth(2.5)
         axes.add_patch(frame)
-        _cpu(axes, left, bottom, "replay", VERMILION, arrow=True)
+        _cpu(axes, left, bottom, "replay", hue.CALL, arrow=True)
     graphs = "1 graph" if full else "layers + 1 graphs"
     words = (
         "once, at the start, on a side stream: for 4 rows, then 2, then 1, a warm-up and then the "
         f"capture;\none pool, {graphs} a rung (a frame is a graph)"
     )
-    _text(axes, 3.3, bottom + 5.35, words, colour=VERMILION)
+    _text(axes, 3.3, bottom + 5.35, words, colour=hue.CALL)
     if full:
         words = "attention in the graph: reads context_lens, block_table out of the static buffers"
     else:
         words = "attention launched live: it may look at this batch and choose its launch anew"
-    _text(axes, 3.3, bottom - 0.1, words, colour=BLUE)
+    _text(axes, 3.3, bottom - 0.1, words, colour=hue.KERNEL)
 
 
 def _cpu(
@@ -166,7 +174,7 @@ def _box(
     axes: Axes, left: float, bottom: float, width: float, height: float, words: str, face: str,
     *, hatched: bool = False,
 ) -> None:  # fmt: skip
-    style = {"hatch": "///", "edgecolor": GREY} if hatched else {"edgecolor": GREY}
+    style = {"hatch": "///", "edgecolor": hue.ENGINE} if hatched else {"edgecolor": hue.ENGINE}
     axes.add_patch(Rectangle((left, bottom), width, height, facecolor=face, alpha=0.45, **style))
     axes.text(left + width / 2, bottom + height / 2, words, ha="center", va="center", size=10.5,
               linespacing=1.1)  # fmt: skip
@@ -174,7 +182,7 @@ def _box(
 
 def _text(
     axes: Axes, x: float, y: float, words: str, *, bold: bool = False, centre: bool = False,
-    colour: str = "#202020",
+    colour: str = hue.SOFT,
 ) -> None:  # fmt: skip
     axes.text(x, y, words, ha="center" if centre else "left", va="center", size=13 if bold else 12,
               weight="bold" if bold else "normal", color=colour)  # fmt: skip
@@ -188,4 +196,4 @@ def _arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float], col
     )
 
 
-FIGURES = {"09-from-memory.png": key}
+FIGURES = {"09-from-memory.svg": key}

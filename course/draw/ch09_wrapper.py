@@ -16,14 +16,15 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import GREEN, GREY, ORANGE, SKY, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.kernels import StepShape, step_ops
 
 OFTEN = {
-    "start": (GREY, "once, at the start"),
-    "shape": (ORANGE, "once a shape: for each graph"),
-    "step": (SKY, "once a step"),
-    "piece": (GREEN, "once a step and piece"),
+    "start": (hue.OTHER, "once, at the start"),
+    "shape": (hue.SERIES[1], "once a shape: for each graph"),
+    "step": (hue.NODE, "once a step"),
+    "piece": (hue.USED, "once a step and piece"),
 }
 WIDE, TALL = 20.0, 15.4  # the sheet, in its own units
 
@@ -155,7 +156,7 @@ def _arrow(sheet: Axes, start: tuple[float, float], end: tuple[float, float], wo
     """An arrow, and right of it what it hands on."""
     sheet.add_patch(
         FancyArrowPatch(
-            start, end, arrowstyle="-|>", mutation_scale=16, color="black", linewidth=1.5
+            start, end, arrowstyle="-|>", mutation_scale=16, color=hue.INK, linewidth=1.5
         )
     )
     _words(sheet, (start[0] + end[0]) / 2 + 0.25, (start[1] + end[1]) / 2, words, "left")
@@ -174,4 +175,4 @@ def _legend(axes: Axes) -> None:
     )  # fmt: skip
 
 
-FIGURES = {"09-stack.png": stack}
+FIGURES = {"09-stack.svg": stack}

@@ -15,16 +15,8 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLUE,
-    MODE_COLOURS,
-    PALE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    canvas,
-    doubling_ticks,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas, doubling_ticks
 from mini_engine.plots.timeline import COLOURS
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
@@ -43,7 +35,7 @@ LIMITS = SchedulerLimits(
     block_size=16,
     max_model_len=2048,
 )
-PREFILL, DECODE, WAITING = YELLOW, SKY, PALE
+PREFILL, DECODE, WAITING = hue.PREFILL, hue.DECODE, hue.WAIT
 
 
 def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
@@ -91,8 +83,8 @@ def _legend(axes: Axes) -> None:
         (PREFILL, "prompt, or a chunk of it"),
         (DECODE, "decode"),
         (WAITING, "waits for a seat"),
-        (MODE_COLOURS["full"], "FULL"),
-        (MODE_COLOURS["piecewise"], "PIECEWISE"),
+        (hue.MODE_COLOURS["full"], "FULL"),
+        (hue.MODE_COLOURS["piecewise"], "PIECEWISE"),
     ]
     axes.set_axis_off()
     legend = axes.legend(
@@ -120,7 +112,7 @@ def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
             _box(axes, start_ms, stop_ms, y, colour, str(entry.query_len))
     for step in steps:
         mode, (start_ms, stop_ms) = step.descriptor.mode.name, _span(step, zero_us)
-        colour = MODE_COLOURS[mode.lower()]
+        colour = hue.MODE_COLOURS[mode.lower()]
         _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
         if step.batch.preempted:
             line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
@@ -140,7 +132,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
             for start_us, end_us in spans:
                 left, right = (start_us - zero_us) / 1e3, (end_us - zero_us) / 1e3
                 boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
-            colour = COLOURS.get(category, (PALE, ""))[0]
+            colour = COLOURS.get(category, (hue.WAIT, ""))[0]
             axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
     axes.set_title("CPU: orange launches, grey engine, pale waits", pad=4)
     axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
@@ -171,12 +163,14 @@ LETTER_MS = 0.72  # of the text in a box
 
 def _box(axes: Axes, left: float, right: float, y: float, colour: str, text: str) -> None:
     axes.add_patch(
-        Rectangle((left, y), right - left, 0.8, facecolor=colour, edgecolor="white", linewidth=1.5)
+        Rectangle(
+            (left, y), right - left, 0.8, facecolor=colour, edgecolor=hue.PAPER, linewidth=1.5
+        )
     )
     if len(text) * LETTER_MS < right - left:  # else the next box says the same
         axes.text(
             (left + right) / 2, y + 0.38, text, size=14, ha="center", va="center",
-            color="black" if colour in (PREFILL, DECODE) else "white",
+            color=hue.INK if colour in (PREFILL, DECODE) else hue.PAPER,
         )  # fmt: skip
 
 
@@ -188,9 +182,9 @@ MANY = 128  # the batch that the title speaks of
 def throughput(path: Path) -> None:
     """Tokens a second against the requests of a batch, as recorded: of all of them, and of each."""
     servers = (
-        ("vLLM on a B200, graph", BLUE, "*", [(batch, 1e3 / ms) for batch, ms in ON_B200]),
-        ("SGLang on an H100, graph", SKY, "o", recorded("cg")),
-        ("the same, eager", VERMILION, "o", recorded("eager")),
+        ("vLLM on a B200, graph", hue.FULL, "*", [(batch, 1e3 / ms) for batch, ms in ON_B200]),
+        ("SGLang on an H100, graph", hue.SERIES[4], "o", recorded("cg")),
+        ("the same, eager", hue.EAGER, "o", recorded("eager")),
     )
     (_, alone), (_, crowded) = servers[0][3]
     with canvas(
@@ -233,4 +227,4 @@ def recorded(way: str) -> list[tuple[int, float]]:
 # Batch and ms of a step in one graph: https://github.com/vllm-project/vllm/issues/47089
 ON_B200 = ((1, 1.5), (128, 2.5))
 
-FIGURES = {"10-throughput.png": throughput, "10-batch-over-time.png": batch_over_time}
+FIGURES = {"10-throughput.svg": throughput, "10-batch-over-time.svg": batch_over_time}

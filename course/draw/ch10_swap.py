@@ -12,14 +12,15 @@ from matplotlib.axes import Axes
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, GREEN, ORANGE, PALE, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
 from mini_engine.step.step_model import StepModel
 
 CARD, BUDGET, BLOCK, SEQS = "h200", 8192, 16, 256
 LINKS = {"PCIe 4.0": "rtx4090", "PCIe 5.0": "h200", "NVLink-C2C": "gh200"}  # whose figure it is
-COLOURS = dict(zip(LINKS, (ORANGE, BLUE, GREEN), strict=True))
+COLOURS = dict(zip(LINKS, (hue.SERIES[1], hue.SERIES[0], hue.SERIES[2]), strict=True))
 MODELS = {"qwen3-0.6b": "Qwen3-0.6B", "qwen3-8b": "Qwen3-8B"}
 TOKENS = [64 * 2 ** (i / 8) for i in range(74)]  # 64 to about 36,000
 
@@ -74,10 +75,10 @@ def crossover(path: Path) -> None:
 def _panel(axes: Axes, model: str) -> None:
     edges = again_pays(model, "PCIe 5.0")
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        axes.axvspan(begin, end, color=PALE, alpha=0.6, linewidth=0)
+        axes.axvspan(begin, end, color=hue.PART, alpha=0.6, linewidth=0)
     again = cost(model, "PCIe 5.0")
     ms = [again.recompute_us(round(n)) / 1e3 for n in TOKENS]
-    axes.plot(TOKENS, ms, color=BLACK, label="compute again")
+    axes.plot(TOKENS, ms, color=hue.INK, label="compute again")
     for link, colour in COLOURS.items():
         ms = [cost(model, link).swap_us(round(n)) / 1e3 for n in TOKENS]
         axes.plot(TOKENS, ms, "--", color=colour, label=f"swap over {link}")
@@ -90,4 +91,4 @@ def _panel(axes: Axes, model: str) -> None:
     axes.set_xlabel("tokens in its cache")
 
 
-FIGURES = {"10-swap-or-again.png": crossover}
+FIGURES = {"10-swap-or-again.svg": crossover}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas, draw_boxes
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import OpCost, StepShape, step_parts
 from mini_engine.step.run import Mode, around, input_copy, kernel_us, launched, step_time
@@ -39,14 +39,14 @@ class Box:
 
 
 COLOURS = {
-    "host": GREY,
-    "copy": PALE,
-    "launch": ORANGE,
-    "graph": VERMILION,
-    "wait": PALE,
-    "product": BLUE,
-    "attention": GREEN,
-    "other": SKY,
+    "host": hue.ENGINE,
+    "copy": hue.WAIT,
+    "launch": hue.LAUNCH,
+    "graph": hue.CALL,
+    "wait": hue.WAIT,
+    "product": hue.PRODUCT,
+    "attention": hue.ATTENTION,
+    "other": hue.SMALL,
 }
 
 
@@ -94,11 +94,7 @@ def draw_lanes(axes: Axes, boxes: Sequence[Box], *, scale: float = 1.0, edge: fl
                 (low, high), left, right = heights[box.lane], box.start_us, box.end_us
                 corners = ((left, low), (left, high), (right, high), (right, low))
                 polygons.append([(x * scale, y) for x, y in corners])
-        axes.add_collection(
-            PolyCollection(
-                polygons, facecolors=colour, edgecolors="white", linewidths=edge, snap=False
-            )
-        )
+        draw_boxes(axes, polygons, colour, edge)
     axes.set_ylim(0, 2)
     axes.set_yticks([0.5, 1.5], ["GPU", "CPU"], weight="bold")
     axes.tick_params(axis="y", length=0)
@@ -129,38 +125,46 @@ def tiles(path: Path) -> None:
         axes = figure.subplots()
         for row in range(3):
             one = row == 2
-            axes.barh(6.2 - 0.55 * row, width, height=0.42, color=BLUE if one else SKY, left=0)
+            axes.barh(
+                6.2 - 0.55 * row, width, height=0.42, color=hue.KERNEL if one else hue.NODE, left=0
+            )
             words = f"row {row}: program {row}"
             axes.text(
                 width / 2, 6.2 - 0.55 * row, words, ha="center", va="center",
-                color="white" if one else "black",
+                color=hue.PAPER if one else hue.INK,
             )  # fmt: skip
         for left, right in ((0, 0), (width, tile)):
-            axes.plot([left, right], [4.85, 4.1], "--", color=GREY, linewidth=1)
+            axes.plot([left, right], [4.85, 4.1], "--", color=hue.ENGINE, linewidth=1)
         each = tile // threads
         for first in range(0, tile, 32 * each):  # a warp
-            axes.barh(3.7, 32 * each, left=first, height=0.7, color=GREEN, edgecolor="white")
+            axes.barh(
+                3.7, 32 * each, left=first, height=0.7, color=hue.ATTENTION, edgecolor=hue.PAPER
+            )
             words = f"warp {first // (32 * each)}"
             axes.text(first + 16 * each, 3.7, words, ha="center", va="center")
-        axes.barh(3.7, tile - width, left=width, height=0.7, color=PALE, alpha=0.8)
+        axes.barh(3.7, tile - width, left=width, height=0.7, color=hue.WAIT, alpha=0.8)
         axes.text(
             0,
             4.15,
             f"its tile: {tile:,} numbers, {threads} threads in 4 warps",
             va="bottom",
-            backgroundcolor="white",
+            backgroundcolor=hue.PAPER,
         )
         for left, right in ((0, 0), (32 * each, tile)):
-            axes.plot([left, right], [3.3, 2.6], "--", color=GREY, linewidth=1)
+            axes.plot([left, right], [3.3, 2.6], "--", color=hue.ENGINE, linewidth=1)
         for thread in range(32):
             wide = tile / 32
-            axes.barh(2.2, wide, left=thread * wide, height=0.7, color=GREEN, edgecolor="white")
-        axes.text(0, 2.65, "warp 0: 32 threads", va="bottom", backgroundcolor="white")
+            axes.barh(
+                2.2, wide, left=thread * wide, height=0.7, color=hue.ATTENTION, edgecolor=hue.PAPER
+            )
+        axes.text(0, 2.65, "warp 0: 32 threads", va="bottom", backgroundcolor=hue.PAPER)
         for left, right in ((0, 0), (tile / 32, tile)):
-            axes.plot([left, right], [1.8, 1.1], "--", color=GREY, linewidth=1)
+            axes.plot([left, right], [1.8, 1.1], "--", color=hue.ENGINE, linewidth=1)
         for number in range(each):
             wide = tile / each
-            axes.barh(0.7, wide, left=number * wide, height=0.7, color=ORANGE, edgecolor="white")
+            axes.barh(
+                0.7, wide, left=number * wide, height=0.7, color=hue.LAUNCH, edgecolor=hue.PAPER
+            )
             axes.text((number + 0.5) * wide, 0.7, f"x[{number}]", ha="center", va="center")
         axes.text(0, 0.25, "thread 0: 8 numbers of 2 bytes, one load of 16 bytes", va="top")
         axes.set_xlim(0, tile)
@@ -206,8 +210,8 @@ def norm_in_time(path: Path) -> None:
                 sum(op.bytes for op in ops) / OURS.copy_bandwidth_gb_s / 1e3
                 for ops in ways.values()
             ]
-            axes.barh(places, starts, color=SKY, label="starting kernels")
-            axes.barh(places, moved, left=starts, color=BLUE, label="moving bytes")
+            axes.barh(places, starts, color=hue.STARTS, label="starting kernels")
+            axes.barh(places, moved, left=starts, color=hue.BYTES, label="moving bytes")
             axes.set_yticks(places, list(ways))
             axes.invert_yaxis()
             for place, ops in enumerate(ways.values()):
@@ -224,4 +228,4 @@ def norm_in_time(path: Path) -> None:
         both[0].legend(loc="lower right")
 
 
-FIGURES = {"11-tiles.png": tiles, "11-norm-in-time.png": norm_in_time}
+FIGURES = {"11-tiles.svg": tiles, "11-norm-in-time.svg": norm_in_time}

@@ -10,24 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    canvas,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
 LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
 CONTEXT = 512  # of the course's own step
-SPLIT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
+SPLIT_COLOURS = hue.SERIES
 
 
 # ---------------------------------------------------------------- traffic
@@ -68,8 +58,8 @@ def traffic(path: Path) -> None:
                 score_bytes(shape.num_tokens, n) / 1e6
                 for shape, n in zip(shapes, LENGTHS, strict=True)
             ]
-            axes.plot(LENGTHS, scores, "--", color=VERMILION, label="the scores")
-            axes.plot(LENGTHS, flash, "-", color=BLUE, label="all else")
+            axes.plot(LENGTHS, scores, "--", color=hue.WITHOUT, label="the scores")
+            axes.plot(LENGTHS, flash, "-", color=hue.WITH, label="all else")
             axes.set_title(name)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
@@ -98,7 +88,9 @@ def online(path: Path) -> None:
         for axes, (title, seen, largest) in zip(every, frames, strict=True):
             weights = [math.exp(score - largest) for score in SCORES[:seen]]
             total = sum(w * v for w, v in zip(weights, VALUES[:seen], strict=True))
-            axes.bar(range(seen), weights, color=[BLUE, BLUE, GREEN, GREEN][:seen])
+            axes.bar(
+                range(seen), weights, color=[hue.KERNEL, hue.KERNEL, hue.USED, hue.USED][:seen]
+            )
             for place, weight in enumerate(weights):
                 axes.text(place, weight + 0.02, f"{weight:.2f}", ha="center")
             axes.set_title(title, size=14)
@@ -147,13 +139,13 @@ def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
     for tile in range(tiles):
         owner = tile % splits
         colour = SPLIT_COLOURS[owner % len(SPLIT_COLOURS)]
-        axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor="white"))
+        axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor=hue.PAPER))
         if splits > 10 and owner not in (0, splits - 1):
             continue  # two figures do not fit side by side
-        dark = colour not in (YELLOW, SKY, ORANGE, PURPLE)
+        dark = colour not in (hue.PREFILL, hue.NODE, hue.LAUNCH, hue.COPY)
         axes.text(
             tile + 0.47, y + 0.47, str(owner), ha="center", va="center",
-            color="white" if dark else "black",
+            color=hue.PAPER if dark else hue.INK,
         )  # fmt: skip
     noun = "1 program" if splits == 1 else f"{splits} programs"
     axes.text(-0.3, y + 0.47, noun, ha="right", va="center")
@@ -161,13 +153,13 @@ def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
 
 def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
     for line, (_, count) in enumerate(rows):
-        axes.barh(-line, count, color=BLUE if count >= sms / 2 else VERMILION, height=0.62)
+        axes.barh(-line, count, color=hue.KERNEL if count >= sms / 2 else hue.CALL, height=0.62)
         inside = count >= sms / 2
         axes.text(
             count - 3 if inside else count + 2, -line, str(count), va="center_baseline",
-            ha="right" if inside else "left", weight="bold", color="white" if inside else "black",
+            ha="right" if inside else "left", weight="bold", color=hue.PAPER if inside else hue.INK,
         )  # fmt: skip
-    axes.axvline(sms, color=BLACK, linewidth=1.5, linestyle="--")
+    axes.axvline(sms, color=hue.INK, linewidth=1.5, linestyle="--")
     axes.text(sms + 3, 0, f"{sms} SMs on the card", va="center")
     axes.set_yticks([-line for line in range(len(rows))], [name for name, _ in rows])
     axes.set_ylim(-len(rows) + 0.5, 0.6)
@@ -175,4 +167,4 @@ def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
     axes.grid(visible=False, axis="y")
 
 
-FIGURES = {"12-traffic.png": traffic, "12-online.png": online, "12-split.png": split}
+FIGURES = {"12-traffic.svg": traffic, "12-online.svg": online, "12-split.svg": split}

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from course.draw.ch11 import CONFIG, DECODE, Box, draw_lanes, lanes, legend
+from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import step_ops
@@ -64,13 +65,13 @@ def fuse_or_replay(path: Path) -> None:
             ]
             draw_lanes(axes, joined(boxes), scale=1e-3)
             end_ms = boxes[-1].end_us / 1e3
-            axes.axvline(end_ms, color="black", linewidth=1.5)
+            axes.axvline(end_ms, color=hue.INK, linewidth=1.5)
             level = 0.5 if name == "fused only" else 1.0  # below the mark that lies behind the end
             axes.text(end_ms + 0.2, level, f"{end_ms:.2g} ms", va="center", weight="bold")
             axes.set_title(f"{name}: {len(ops):,} kernels", pad=3)
             for calls in OR_CALLS if name == "fused only" else ():
                 ms = step_time(ops, costs(engine, calls), mode).itl_us / 1e3
-                axes.plot([ms, ms], [1.06, 1.94], color="black", linewidth=1.5)
+                axes.plot([ms, ms], [1.06, 1.94], color=hue.INK, linewidth=1.5)
                 side = 0.15 if calls > CALLS else -0.15
                 axes.text(ms + side, 1.5, f"{calls} call{'s' * (calls > 1)}", va="center",
                           ha="left" if calls > CALLS else "right")  # fmt: skip
@@ -80,4 +81,4 @@ def fuse_or_replay(path: Path) -> None:
         legend(rows[0], kinds, 3, above=1.3)
 
 
-FIGURES = {"13-fuse-or-replay.png": fuse_or_replay}
+FIGURES = {"13-fuse-or-replay.svg": fuse_or_replay}

@@ -12,13 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from course.draw.ch11 import CONFIG, DECODE
-from mini_engine.plots.canvas import BLUE, GREEN, SKY, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.kernels import OpCost, step_parts
 
 ADDS = {"attention_residual": "post_attention_norm", "mlp_residual": "next_norm"}
 NAMES = {"sum": "addition and RMSNorm", "product": "matrix product", "attention": "attention",
          "other": "everything else"}  # fmt: skip
-COLOURS = {"sum": VERMILION, "product": BLUE, "attention": GREEN, "other": SKY}
+COLOURS = {"sum": hue.MARK, "product": hue.PRODUCT, "attention": hue.ATTENTION, "other": hue.SMALL}
 
 
 def kinds() -> list[str]:
@@ -69,12 +70,12 @@ def cut_at_attention(path: Path) -> None:
             (at + 1, len(after), "next piece …"),
         ):
             width = end - start - 0.14
-            frame = Rectangle((start, 0), width, 0.8, facecolor="white", edgecolor="black")
+            frame = Rectangle((start, 0), width, 0.8, facecolor=hue.PAPER, edgecolor=hue.INK)
             axes.add_patch(frame)
             left = start + (2 if start else 0)  # behind "live"
             axes.text(left, -0.25, name, va="top")
         for x in (at - 0.07, at + 0.93):
-            axes.plot([x, x], [-0.2, 2.9], color="black", linewidth=0.8, linestyle=":")
+            axes.plot([x, x], [-0.2, 2.9], color=hue.INK, linewidth=0.8, linestyle=":")
         axes.text(at + 0.43, -0.25, "live", ha="center", va="top")
         axes.set_xlim(-0.5, len(before) + 0.5)
         axes.set_ylim(-0.8, 6.9)
@@ -83,4 +84,4 @@ def cut_at_attention(path: Path) -> None:
         axes.legend(handles=handles, ncols=2, loc="upper left", borderaxespad=0)
 
 
-FIGURES = {"13-compile-backend.png": cut_at_attention}
+FIGURES = {"13-compile-backend.svg": cut_at_attention}

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course.draw import ledger
-from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PALE, VERMILION, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.plots.figures import errors_by_class, predicted_against_measured
 from mini_engine.serving.report import percentile
 from mini_engine.sim.device import Device
@@ -28,7 +29,7 @@ from mini_engine.validate.points import (
     rows_of,
 )
 
-COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
+COLOURS = {"launch": hue.LAUNCH, "wait": hue.WAIT, "kernel": hue.KERNEL}
 LAUNCHES = 4
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 
@@ -74,13 +75,13 @@ def coordinated_omission(path: Path) -> None:
     ) as figure:
         panels = figure.subplots(2, 1, sharex=True, sharey=True)
         told = (
-            (polite, VERMILION, "sent when the last answer is there"),
-            (by_plan, BLUE, "sent when it is due"),
+            (polite, hue.WITHOUT, "sent when the last answer is there"),
+            (by_plan, hue.WITH, "sent when it is due"),
         )
         for axes, (seen, colour, name) in zip(panels, told, strict=True):
-            axes.plot(range(REQUESTS), seen, ".", color=colour, markersize=6)
+            axes.plot(range(REQUESTS), seen, color=colour, linewidth=3)
             p99 = percentile(seen, 99)
-            axes.axhline(p99, color=BLACK, linewidth=1.5, linestyle="--")
+            axes.axhline(p99, color=hue.INK, linewidth=1.5, linestyle="--")
             slow = sum(ms > 2 * SERVICE_MS for ms in seen)
             axes.text(0, p99 + 9, f"p99 = {p99:.0f} ms", weight="bold")
             axes.set_title(f"{name}: {slow} slow of {REQUESTS:,}")
@@ -128,12 +129,12 @@ def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
         box = Rectangle(
             (event.start_us, 5.08 if event.lane == CPU else 4.08), event.duration_us, 0.84
         )
-        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
+        box.set(facecolor=COLOURS[event.category], edgecolor=hue.PAPER, linewidth=1)
         axes.add_patch(box)
     for y, (name, stretches) in zip((3, 2, 1, 0), stopwatches(events).items(), strict=True):
         total_us = sum(end - start for start, end in stretches)
         for start, end in stretches:
-            axes.plot([start, end], [y + 0.5] * 2, "-|", color=BLACK, markersize=12, linewidth=2)
+            axes.plot([start, end], [y + 0.5] * 2, "-|", color=hue.INK, markersize=12, linewidth=2)
         axes.text(stretches[-1][1] + 2, y + 0.5, f"{total_us:.0f} µs: {name}", va="center", size=14)
     axes.set_yticks([4.5, 5.5], [GPU, CPU], weight="bold")
     axes.tick_params(axis="y", length=0)
@@ -169,8 +170,10 @@ def held_out(path: Path) -> None:
     ) as figure:
         axes = figure.subplots()
         ends = [0.5, 100.0]
-        axes.fill_between(ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=PALE, lw=0)
-        for mode, colour, told in (("NONE", VERMILION, "eager"), ("FULL", BLUE, "one graph")):
+        axes.fill_between(
+            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PART, lw=0
+        )
+        for mode, colour, told in (("NONE", hue.EAGER, "eager"), ("FULL", hue.FULL, "one graph")):
             rows = [row for row in of if row.launched == mode]
             measured = [row.point.itl_ms for row in rows]
             predicted = [row.point.itl_ms * (1 + (row.left_out_error or 0.0)) for row in rows]
@@ -179,7 +182,7 @@ def held_out(path: Path) -> None:
         axes.plot(
             [row.point.itl_ms for row in odd],
             [row.point.itl_ms * (1 + (row.left_out_error or 0.0)) for row in odd],
-            "o", markersize=11, fillstyle="none", color=BLACK, label="ML.ENERGY, B200",
+            "o", markersize=11, fillstyle="none", color=hue.INK, label="ML.ENERGY, B200",
         )  # fmt: skip
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         for axis in (axes.xaxis, axes.yaxis):
@@ -226,7 +229,7 @@ def with_intervals(
                 left += wide
             found = spec.interval(bar.ms, LAUNCHED.get(bar.label, "FULL"))
             low, high = found or (bar.ms, bar.ms)
-            axes.plot([low, high], [row, row], "-|", color=BLACK, markersize=16, linewidth=2)
+            axes.plot([low, high], [row, row], "-|", color=hue.INK, markersize=16, linewidth=2)
             names.append(f"{bar.label}\n{bar.told} ({low:.2g} to {high:.2g})")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
@@ -236,10 +239,10 @@ def with_intervals(
 
 
 FIGURES = {
-    "14-coordinated-omission.png": coordinated_omission,
-    "14-four-stopwatches.png": four_stopwatches,
-    "14-held-out.png": held_out,
-    "14-intervals.png": bar_intervals,
-    "14-validate-points.png": validate_points,
-    "14-validate-errors.png": validate_errors,
+    "14-coordinated-omission.svg": coordinated_omission,
+    "14-four-stopwatches.svg": four_stopwatches,
+    "14-held-out.svg": held_out,
+    "14-intervals.svg": bar_intervals,
+    "14-validate-points.svg": validate_points,
+    "14-validate-errors.svg": validate_errors,
 }

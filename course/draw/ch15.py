@@ -15,7 +15,8 @@ from matplotlib.patches import Patch, Rectangle
 from course.draw.ch11 import CONFIG, DECODE, OURS
 from course.draw.ledger import COLOURS as PART_COLOURS
 from course.draw.ledger import TOLD, bars, floor_us
-from mini_engine.plots.canvas import BLACK, BLUE, PALE, SKY, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.kernels import step_parts
 from mini_engine.step.run import kernel_us
 
@@ -47,7 +48,7 @@ def ladder(path: Path) -> None:
         for row, (_, before, after) in enumerate(LADDER):
             axes.annotate(
                 "", (after, row), (before, row),
-                arrowprops={"arrowstyle": "-|>", "color": BLACK, "lw": 4, "mutation_scale": 22},
+                arrowprops={"arrowstyle": "-|>", "color": hue.INK, "lw": 4, "mutation_scale": 22},
             )  # fmt: skip
             axes.text(before + 0.04, row, f"−{before - after:.2f}", va="center", weight="bold")
         axes.set_yticks(range(len(LADDER)), [what for what, _, _ in LADDER])
@@ -103,9 +104,9 @@ def layer_in_a_graph(path: Path) -> None:
         rows[2].set_xticks([])
         rows[0].legend(
             handles=[
-                Patch(color=BLUE, label="moving bytes"),
-                Patch(color=SKY, label="starting kernels"),
-                Patch(color=PALE, label="gap or wait"),
+                Patch(color=hue.BYTES, label="moving bytes"),
+                Patch(color=hue.STARTS, label="starting kernels"),
+                Patch(color=hue.WAIT, label="gap or wait"),
             ],
             loc="lower left", bbox_to_anchor=(-0.16, 1.3), ncols=3, borderaxespad=0.2,
             columnspacing=0.8, handlelength=0.9, handletextpad=0.3,
@@ -117,9 +118,9 @@ def _in_a_row(axes: Axes, style: str) -> float:
     at = 0.0
     for place, op in enumerate(step_parts(CONFIG, DECODE, style).layer):
         us = kernel_us(op, OURS) - OURS.kernel_floor_us
-        _box(axes, at, OURS.kernel_floor_us, 0, SKY)
-        _box(axes, at + OURS.kernel_floor_us, us, 0, BLUE)
-        _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
+        _box(axes, at, OURS.kernel_floor_us, 0, hue.STARTS)
+        _box(axes, at + OURS.kernel_floor_us, us, 0, hue.BYTES)
+        _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, hue.WAIT)
         axes.text(at, -0.12 - 0.42 * (place % 2), SHORT[op.name], va="top", size=14)
         at += OURS.kernel_floor_us + us + OURS.graph_gap_us
     _dress(axes, ["GPU"])
@@ -134,10 +135,10 @@ def _early(axes: Axes) -> None:
         lane, began = len(layer) - 1 - place, loaded
         loaded = began + kernel_us(op, OURS) - OURS.kernel_floor_us
         goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
-        _box(axes, began, loaded - began, lane, BLUE)
-        _box(axes, loaded, goes_on - loaded, lane, PALE)
-        _box(axes, goes_on, OURS.kernel_floor_us, lane, SKY)
-        axes.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
+        _box(axes, began, loaded - began, lane, hue.BYTES)
+        _box(axes, loaded, goes_on - loaded, lane, hue.WAIT)
+        _box(axes, goes_on, OURS.kernel_floor_us, lane, hue.STARTS)
+        axes.plot([goes_on, goes_on], [lane, lane + 1], color=hue.INK, linewidth=3)
         ended = goes_on + OURS.kernel_floor_us
     axes.text(
         ended + 0.5, len(layer) / 2,
@@ -149,7 +150,9 @@ def _early(axes: Axes) -> None:
 
 def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
     axes.add_patch(
-        Rectangle((at, lane + 0.05), wide, 0.9, facecolor=colour, edgecolor="white", linewidth=0.6)
+        Rectangle(
+            (at, lane + 0.05), wide, 0.9, facecolor=colour, edgecolor=hue.PAPER, linewidth=0.6
+        )
     )
 
 
@@ -176,7 +179,7 @@ def last_four(path: Path) -> None:
                 axes.barh(row, bar.parts_us[part] / 1e3, left=left, color=PART_COLOURS[part])
                 left += bar.parts_us[part] / 1e3
             axes.text(left, row, f" {left:.2g} ms", va="center", weight="bold")
-        axes.axvline(floor_us() / 1e3, color=BLACK, linewidth=1.5)
+        axes.axvline(floor_us() / 1e3, color=hue.INK, linewidth=1.5)
         names = ["vLLM, in one graph", *(bar.label for bar in last[1:])]
         axes.set_yticks(range(len(last)), names)
         axes.set(xlim=(0, 1.95), ylim=(len(last) + 0.9, -0.5), xlabel="time of one token (ms)")
@@ -191,7 +194,7 @@ def last_four(path: Path) -> None:
 
 
 FIGURES = {
-    "15-ladder.png": ladder,
-    "15-layer-in-a-graph.png": layer_in_a_graph,
-    "15-last-four.png": last_four,
+    "15-ladder.svg": ladder,
+    "15-layer-in-a-graph.svg": layer_in_a_graph,
+    "15-last-four.svg": last_four,
 }

@@ -14,7 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from course.draw.ledger import COLOURS, PARTS, TOLD, parts_us
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, canvas, percent_ticks
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas, percent_ticks
 from mini_engine.step.cards import load_spec
 from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
 
@@ -38,11 +39,14 @@ def saved_by_a_graph(path: Path) -> None:
     with canvas(path, (6.9, 6.76), title=title, caption=caption) as figure:
         axes = figure.subplots()
         left_ms = np.geomspace(1.2, 26)
-        for cpu_ms, colour, x, y in ((9, BLUE, 1.5, 0.55), (22, ORANGE, 10.3, 0.62)):
+        for cpu_ms, colour, x, y in (
+            (9, hue.SERIES[0], 1.5, 0.55),
+            (22, hue.SERIES[1], 10.3, 0.62),
+        ):
             rule = 1 - left_ms / np.maximum(left_ms, cpu_ms)
             axes.plot(left_ms, rule, color=colour, zorder=1)
             axes.text(x, y, f"{cpu_ms} ms of Python", color=colour, weight="bold", size=14)
-        for of, colour in ((quick, BLUE), (~quick, ORANGE)):
+        for of, colour in ((quick, hue.SERIES[0]), (~quick, hue.SERIES[1])):
             axes.plot(graph_ms[of], saved[of], "o", color=colour, markersize=7, alpha=0.7)
         axes.set_xscale("log")
         axes.set_xticks([1.5, 3, 6, 12, 24], ["1.5", "3", "6", "12", "24"])
@@ -78,22 +82,22 @@ def which_lever(path: Path) -> None:
         axes.set(xlim=(-0.05, 10.05), ylim=(-len(QUESTIONS) * ROW - BOX - 0.1, 0.1))
         for row, (question, lever) in enumerate(QUESTIONS):
             top = -row * ROW
-            _box(axes, 0, 4.0, top, question, BLACK)
-            _box(axes, 4.8, 5.2, top, lever, BLUE)
+            _box(axes, 0, 4.0, top, question, hue.INK)
+            _box(axes, 4.8, 5.2, top, lever, hue.KERNEL)
             _arrow(axes, (4.0, top - BOX / 2), (4.8, top - BOX / 2), "yes")
             _arrow(axes, (2.05, top - BOX), (2.05, top - ROW), "no")
-        _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, BLUE)
+        _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, hue.KERNEL)
 
 
 def _box(axes: Axes, left: float, wide: float, top: float, text: str, colour: str) -> None:
     axes.add_patch(
-        Rectangle((left, top - BOX), wide, BOX, facecolor="white", edgecolor=colour, lw=2.2)
+        Rectangle((left, top - BOX), wide, BOX, facecolor=hue.PAPER, edgecolor=colour, lw=2.2)
     )
     axes.text(left + wide / 2, top - BOX / 2, text, ha="center", va="center", size=14)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], word: str) -> None:
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, color=BLACK))
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, color=hue.INK))
     level = start[1] == end[1]
     x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
     axes.text(x + (0 if level else 0.2), y + (0.14 if level else 0), word, size=15,
@@ -138,7 +142,7 @@ def other_bars(path: Path) -> None:
 
 
 FIGURES = {
-    "16-saved-by-a-graph.png": saved_by_a_graph,
-    "16-which-lever.png": which_lever,
-    "16-other-bars.png": other_bars,
+    "16-saved-by-a-graph.svg": saved_by_a_graph,
+    "16-which-lever.svg": which_lever,
+    "16-other-bars.svg": other_bars,
 }

@@ -17,15 +17,18 @@ from course.draw import ledger
 from course.draw.ch14 import with_intervals
 from course.draw.ledger import COLOURS, TOLD, parts_us
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import BLUE, GREEN, SKY, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
 
 HANDSHAKE_US = 4  # an all-reduce of 4 KB: https://github.com/sgl-project/sglang/pull/2904
-ALL = COLOURS | {"handshakes": GREEN, "busy": BLUE}
+ALL = COLOURS | {"handshakes": hue.USED, "busy": hue.KERNEL}
 NAMES = TOLD | {"handshakes": "handshakes"}
-STRIPES = {"busy": {"hatch": "///", "edgecolor": SKY, "linewidth": 0}}  # bytes and starts in one
+STRIPES = {
+    "busy": {"hatch": "///", "edgecolor": hue.STARTS, "linewidth": 0}
+}  # bytes and starts in one
 ORDER = ("bytes", "starts", "busy", "handshakes", "launches", "engine")
 Bar = tuple[str, dict[str, float]]  # its name, and its parts in µs of one token
 
@@ -109,4 +112,4 @@ def account(path: Path) -> None:
     with_intervals(path, ledger.rows_of(17), 8.1, title, caption)
 
 
-FIGURES = {"17-three-ideas.png": three_ideas, "17-account.png": account}
+FIGURES = {"17-three-ideas.svg": three_ideas, "17-account.svg": account}

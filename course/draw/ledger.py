@@ -19,7 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.plots.canvas import BLUE, GREY, ORANGE, PALE, SKY, canvas
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
@@ -28,7 +29,7 @@ from mini_engine.step.storage import stored_as
 COURSE = Path(__file__).parent.parent
 CONFIG, DECODE = named_shape("qwen3-0.6b"), StepShape.decode(1, 512)
 PARTS = ("engine", "launches", "starts", "bytes")
-COLOURS = {"engine": GREY, "launches": ORANGE, "starts": SKY, "bytes": BLUE}
+COLOURS = {"engine": hue.ENGINE, "launches": hue.LAUNCH, "starts": hue.STARTS, "bytes": hue.BYTES}
 TOLD = {
     "engine": "around the step",
     "launches": "GPU waits for orders",
@@ -123,10 +124,10 @@ def ledger(chapter: int, columns: int = 40) -> str:
 def shown(chapter: int) -> dict[str, tuple[str, str]]:
     """Each part that a reader of this chapter can tell, and what it is drawn as: colour, name."""
     if chapter < GPU_SHARE:
-        return dict.fromkeys(PARTS, (PALE, ""))
+        return dict.fromkeys(PARTS, (hue.WAIT, ""))
     parts = {part: (COLOURS[part], TOLD[part]) for part in PARTS}
     if chapter < TAKEN_APART:
-        parts |= dict.fromkeys(("starts", "bytes"), (BLUE, WORKS))
+        parts |= dict.fromkeys(("starts", "bytes"), (hue.BYTES, WORKS))
     return parts
 
 
@@ -135,7 +136,7 @@ def draw(chapter: int, path: Path) -> None:
     known = rows_of(chapter)
     parts = shown(chapter)
     names = dict.fromkeys(parts[part] for part in reversed(PARTS))
-    names.pop((PALE, ""), None)
+    names.pop((hue.WAIT, ""), None)
     newest = [bar for bar in known if bar.chapter == chapter] or known[-1:]
     first, last = known[0], min(known, key=lambda bar: bar.ms)
     title = "One token of Qwen3-0.6B: " + (
@@ -155,7 +156,7 @@ def draw(chapter: int, path: Path) -> None:
                 left += wide
             axes.text(left, row, f"  {bar.told}", va="center", weight="bold")
         if chapter >= FLOOR:
-            axes.axvline(floor_us() / 1e3, color="black", linewidth=1.5)
+            axes.axvline(floor_us() / 1e3, color=hue.INK, linewidth=1.5)
         axes.set_yticks(range(len(known)), [bar.label for bar in known])
         for label, bar in zip(axes.get_yticklabels(), known, strict=True):
             label.set_weight("bold" if bar in newest else "normal")
@@ -172,5 +173,5 @@ def draw(chapter: int, path: Path) -> None:
 FIGURES: dict[str, Callable[[Path], None]] = {  # of the chapters that show theirs
     name: partial(draw, int(page.name[:2]))
     for page in sorted(COURSE.glob("[0-9][0-9]-*.md"))
-    if (name := f"{page.name[:2]}-ledger.png") in page.read_text()
+    if (name := f"{page.name[:2]}-ledger.svg") in page.read_text()
 }

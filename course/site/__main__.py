@@ -19,6 +19,7 @@ def build(into: Path) -> int:
     """Returns Sphinx's exit code; 0 is a site without a warning."""
     from sphinx.cmd.build import main as sphinx_build
 
+    from course.draw import figures
     from course.site.layout import lay_out
 
     sources = lay_out(ROOT, into.with_name(f"{into.name}-source"))
@@ -26,6 +27,7 @@ def build(into: Path) -> int:
     words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
     words += ["-d", str(doctrees)]
     code = sphinx_build([*words, str(sources), str(into)])
+    figures("00")["00-one-token.svg"](into / "_images/preview.png")  # of a link to the site
     for path in into.rglob("*.map"):  # of furo's own sources, which nobody debugs here
         path.unlink()
     return code

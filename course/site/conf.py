@@ -15,6 +15,7 @@ from latex2mathml.converter import convert
 
 from course.site.landing import context as landing_context
 from course.site.widgets import DATA, state
+from mini_engine.plots import hue
 
 SITE = Path(__file__).parent
 WHY = "A course that makes you understand, build and measure what makes LLM decode fast."
@@ -44,14 +45,20 @@ html_search_scorer = str(SITE / "scorer.js")
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-# Colours by what they mean, as in the figures.
-_LIGHT = {"cpu": "#e69f00", "gpu": "#0072b2", "engine": "#8b8f98", "idle": "#e6e4de"}
-_DARK = {"cpu": "#f0b429", "gpu": "#4aa8e8", "engine": "#7b8290", "idle": "#2a303a"}
+# Colours by what they mean, as in the figures; those are variables of their own.
+_PAGE = {"page": "paper", "host": "engine"}  # what the site calls them
+_LIGHT = {_PAGE.get(name, name): light for name, (light, _) in hue.LANES.items()}
+_DARK = {_PAGE.get(name, name): dark for name, (_, dark) in hue.LANES.items()}
+_LIGHT |= {f"x{light[1:].lower()}": light for light in hue.DARK}
+_DARK |= {f"x{light[1:].lower()}": dark for light, dark in hue.DARK.items()}
+_PAPER = {f"x{hue.PAPER[1:].lower()}": "var(--color-background-primary)"}
 html_theme_options = {
     "navigation_with_keys": True,
     "top_of_page_buttons": [],
-    "light_css_variables": _LIGHT | {"bad": "#b45309", "right": "#00795a", "paper": "#fbfaf7"},
-    "dark_css_variables": _DARK | {"bad": "#fbbf24", "right": "#35c39b", "paper": "#101318"},
+    "light_css_variables": _LIGHT
+    | _PAPER
+    | {"bad": "#b45309", "right": "#00795a", "paper": "#fbfaf7"},
+    "dark_css_variables": _DARK | _PAPER | {"bad": "#fbbf24", "right": "#35c39b"},
 }
 
 
@@ -89,7 +96,7 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
     told = re.sub(r"<.*?>", "", first[1]) if first else WHY
     told = html.escape(shorten(html.unescape(told), 190, placeholder="…"))
     title = html.escape(re.sub(r"<.*?>", "", html.unescape(context.get("title", project))))
-    picture = context["pathto"]("_images/00-one-token.png", True)
+    picture = context["pathto"]("_images/preview.png", True)
     context["metatags"] = context.get("metatags", "") + (
         f'<meta name="description" content="{told}"><meta property="og:title" content="{title}">'
         f'<meta property="og:description" content="{told}">'

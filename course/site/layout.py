@@ -19,6 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from course.site.figure import figure
 from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
 from course.site.stills import answers, still
@@ -36,6 +37,7 @@ PLAIN = (
     "course/measurements/*.json",
 )
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
+FIGURE = re.compile(r"^!\[([^\]]*)\]\(([\w./-]+/[\w-]+\.svg)\)$", re.MULTILINE)
 WIDGET = re.compile(r"^<!-- widget: ([\w-]+) -->$", re.MULTILINE)
 PREDICT = re.compile(r"^## Predict before you run\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 ALL_PREDICTIONS = "../your-predictions.html"
@@ -112,6 +114,7 @@ def prepared(path: Path, root: Path) -> str:
         return f"{text} (`{inside.as_posix()}`)"
 
     text = FENCE.sub(language, path.read_text())
+    text = FIGURE.sub(lambda found: figure(found, path.parent), text)
     return SOURCE_LINK.sub(link, WIDGET.sub(place_of, text))
 
 

@@ -155,7 +155,8 @@ def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
     """
     from matplotlib.ticker import FuncFormatter
 
-    from mini_engine.plots.canvas import BLACK, BLUE, PALE, canvas
+    from mini_engine.plots import hue
+    from mini_engine.plots.canvas import canvas
 
     pairs = [(e, e.measured) for e in found if e.measured is not None and e.unit == unit]
     if not pairs:
@@ -175,12 +176,12 @@ def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
         share = NEAR / 100
         axes.fill_between([low, high], [low * (1 - share), high * (1 - share)],
-                          [low * (1 + share), high * (1 + share)], color=PALE)  # fmt: skip
-        axes.plot([low, high], [low, high], color=BLACK, linewidth=1.2)
+                          [low * (1 + share), high * (1 + share)], color=hue.PART)  # fmt: skip
+        axes.plot([low, high], [low, high], color=hue.INK, linewidth=1.2)
         for i, (entry, measured) in enumerate(pairs, start=1):
             bars = [[measured - (entry.low or measured)], [(entry.high or measured) - measured]]
-            axes.errorbar(measured, entry.predicted, xerr=bars, fmt="o", color=BLUE, markersize=9,
-                          capsize=4)  # fmt: skip
+            axes.errorbar(measured, entry.predicted, xerr=bars, fmt="o", color=hue.FULL,
+                          markersize=9, capsize=4)  # fmt: skip
             axes.annotate(str(i), (measured, entry.predicted), (8, 6), textcoords="offset points")
         names = "\n".join(f"{i}  {entry.what}" for i, (entry, _) in enumerate(pairs, start=1))
         axes.text(1.04, 1, names, transform=axes.transAxes, va="top", fontsize=13, linespacing=1.5)

@@ -358,7 +358,7 @@ class Nano:
                 rows = range(computed // length, (computed + count) // length)
                 computed += count
             elif -count != len(prompts):
-                raise ValueError(f"{-count} of {len(prompts)} requests fit its KV cache")
+                raise ValueError(f"only {-count} of {len(prompts)} requests fit its KV cache")
             yield [(row, [0]) for row in rows]
             ended.update(outputs)
         self.written = [list(ended[number]) for number in sorted(ended)]

@@ -26,6 +26,7 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.hub import shape_of
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import crossover_batch, itl_curve
+from mini_engine.step.explain import Way
 from mini_engine.step.run import WAYS
 from mini_engine.step.speculation import head_of, speculated, tokens_a_step
 
@@ -66,7 +67,7 @@ def run(args: Args, console: Screen) -> Found:
     seqs, tokens = spec.batch_defaults
     sizes = default_capture_sizes(max(seqs, args.max_batch), tokens)
     decode_sizes = [size for size in sizes if size <= seqs]  # those have a whole graph
-    room = check_batch(shape, spec, 1, context, stored, decode_sizes)
+    room = check_batch(server.costs, 1, context, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
         context=context, max_batch=min(args.max_batch, room), stored=stored,
@@ -82,7 +83,7 @@ def run(args: Args, console: Screen) -> Found:
         **options.told(server), "style": spec.ops, "capture_sizes": sizes, "room": room,
         "crossover_batch": curve.crossover, "crossover_interval": [
             crossover_batch(shape, on, context, stored) for on in hosts],
-        "batch_1": {mode: options.interval(spec, itl_us, mode, 1, first.floor_us)
+        "batch_1": {mode: Way.of(spec, itl_us, mode, 1, first.floor_us)
                     for mode, itl_us in itls.items()},
         "finding": curve.finding(), "out": out,
         "points": [curve.point(batch) for batch in shown],
@@ -96,7 +97,7 @@ def _speculate(args: Args) -> Found:
     accept = 0.7 if args.accept is None else args.accept
     shape, spec, stored = server.config, server.spec, server.stored
     draft = head_of(shape) if args.draft == "head" else args.draft and shape_of(args.draft)
-    room = check_batch(shape, spec, 1, context + args.speculate, stored)
+    room = check_batch(server.costs, 1, context + args.speculate)
     last = min(args.max_batch, room, spec.batch_defaults.max_num_seqs)
     points = [
         speculated(shape, spec, batch=batch, context=context, drafts=args.speculate,

@@ -27,6 +27,7 @@ from mini_engine.sim.predict import HF_EAGER, predict
 from mini_engine.sim.trace import write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
+from mini_engine.step.explain import Way
 from mini_engine.step.launch_model import break_even_replays
 from mini_engine.validate.points import nearest_pair
 
@@ -53,7 +54,7 @@ def run(args: Args, console: Screen) -> Found:
     texts, checkpoint = args.prompt or list(options.PROMPTS), open_checkpoint(SHIPPED)
     server, batch = options.server(args), args.batch
     shape, spec = server.config, server.spec
-    check_batch(shape, spec, batch, CONTEXT)
+    check_batch(server.costs, batch, CONTEXT)
     host = args.host or spec.host
     hf, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
     specs = {HF_EAGER: hf, **dict.fromkeys(options.MODES[:3], spec), OURS: own}
@@ -84,7 +85,7 @@ def run(args: Args, console: Screen) -> Found:
         graphs = captured.get(mode, captured["NONE"])
         after = break_even_replays(graphs.capture_us, steps["NONE"].itl_us, step.itl_us)
         rows.append({
-            **vars(step.work), **vars(options.interval(on, step.itl_us, group, batch)),
+            **vars(step.work), **vars(Way.of(on, step.itl_us, group, batch)),
             "mode": mode, "engine": on.engine, "launched": launched,
             "gpu_utilisation": step.utilisation, "graphs": graphs.graphs,
             "graph_bytes": graphs.memory_bytes, "capture_us": graphs.capture_us or None,

@@ -22,7 +22,7 @@ from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.server import Server
 from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
 from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns
-from mini_engine.step.cards import DeviceSpec, names
+from mini_engine.step.cards import names
 from mini_engine.step.explain import Way
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
@@ -253,11 +253,6 @@ def begun(
         return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
     card = base_name(measurement.gpu)
     return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
-
-
-def interval(spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0.0) -> Way:
-    """A predicted ITL with its 80% interval."""
-    return Way(itl_us, *spec.interval(itl_us, mode, batch, floor_us) or ())
 
 
 def ms(one: Way) -> str:

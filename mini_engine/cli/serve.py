@@ -24,6 +24,7 @@ from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import read_trace, with_shared_prefix
+from mini_engine.step.explain import Way
 
 LINES = (  # what must be there for it, a line's name, what it says
     ("at_once", "arrival times", "none in the trace: all requests arrive at once"),
@@ -81,7 +82,7 @@ def run(args: Args, console: Screen) -> Found:
         mode = max(report.steps_by_mode, key=report.steps_by_mode.__getitem__)
         decodes = {ran.rows: n for ran, (n, _) in report.ran.items() if ran.uniform} or {1: 1}
         batch = round(sum(rows * n for rows, n in decodes.items()) / sum(decodes.values()))
-        interval = options.interval(server.spec, report.itl_p50_us, mode, batch)
+        interval = Way.of(server.spec, report.itl_p50_us, mode, batch)
     wall_s = time.perf_counter() - began
     return {
         **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,

@@ -59,7 +59,7 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
     """A step of a full-size model, on the simulated device."""
     server = options.server(args)
     shape, spec = server.config, server.spec
-    check_batch(shape, spec, args.batch, args.context)
+    check_batch(server.costs, args.batch, args.context)
     if mode == HF_EAGER:  # the ops of transformers are issued by its own Python
         spec = load_spec(args.spec, args.host or spec.host, args.engine or "transformers")
     return predict(shape, spec, mode, batch=args.batch, context=args.context).timeline

@@ -64,7 +64,10 @@ class StaticInputs:
         smaller."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
-            raise ValueError(f"{num_tokens} tokens of {num_reqs} requests do not fit the buffers")
+            raise ValueError(
+                f"{num_tokens} tokens of {num_reqs} requests: the buffers hold {self.max_tokens} "
+                f"of {most}"
+            )
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in self._whole}
         rows["last_rows"] *= self.limits.decode_query_len
         return StepInputs(**{name: whole[: rows[name]] for name, whole in self._whole.items()})

@@ -51,7 +51,10 @@ class SchedulerLimits:
         if self.num_speculative_tokens < 0:
             raise ValueError(f"num_speculative_tokens is {self.num_speculative_tokens}: give 0 up")
         if self.num_speculative_tokens and self.steps_per_replay > 1:
-            raise ValueError("num_speculative_tokens and steps_per_replay: choose one of the two")
+            raise ValueError(
+                f"num_speculative_tokens {self.num_speculative_tokens} and steps_per_replay "
+                f"{self.steps_per_replay}: choose one of the two"
+            )
         if self.preemption not in PREEMPTIONS:
             raise ValueError(f"preemption {self.preemption!r}: use one of {', '.join(PREEMPTIONS)}")
         if self.num_blocks < 2:

@@ -116,7 +116,8 @@ def check_draft(config: ModelConfig, draft: ModelConfig, requests: Sequence[Requ
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     if draft.max_position_embeddings < longest:
         raise ValueError(
-            f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens"
+            f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens, "
+            f"and this takes {longest:,}: ask for less"
         )
 
 

@@ -10,34 +10,36 @@ Out: a matplotlib `Figure` to draw into; the file is written when the `with` blo
 There is no pyplot: no window, no current figure, nothing left behind. The same data give the same
 bytes: no date, no version, none of the reader's matplotlib settings (they are restored at the end).
 
-The colours are those of Okabe and Ito, "Color Universal Design"
-(https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness can tell
-apart.
+An SVG keeps its text as text and its colours as variables, which have other values where a reader
+prefers the dark (mini_engine/plots/hue.py). Title and caption stand in it as `<title>` and `<desc>`
+too, and as groups of those names, so that a page can write them itself: `data-drawn` says between
+which two heights the rest stands.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, PathPatch
+from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from mini_engine.files import check_out, write_whole
+from mini_engine.plots import hue
 
-BLACK, GREY, PALE = "#000000", "#7F7F7F", "#D9D9D9"
-ORANGE, VERMILION, YELLOW = "#E69F00", "#D55E00", "#F0E442"
-BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
-
-MODE_COLOURS = {"eager": VERMILION, "piecewise": GREEN, "full": BLUE}
 PREDICTED = "Predicted by the launch model, not measured"
 
 # What a picture may be, and what its format would say of the day and the machine.
@@ -56,12 +58,15 @@ STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#E8E8E8",
+    "grid.color": hue.RULE,
     "legend.frameon": False,
     "legend.fontsize": 15,
     "lines.linewidth": 2.5,
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
+    "svg.fonttype": "none",
 }
+LETTERS = "'DejaVu Sans', Verdana, sans-serif"  # of an SVG; those after the first are as wide
+MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLOURS = 128  # of a PNG
 NARROW_INCHES = 10.0  # a picture of less is for a phone, whose dots are finer
 LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
@@ -91,13 +96,71 @@ def canvas(
             engine.set(rect=(0.005, bottom, 0.985, top - bottom))  # type: ignore[call-arg]
         margin, edge = 0.15 / width, 0.12 / height
         words: dict[str, Any] = {"parse_math": False}  # a name may have dollars
-        figure.text(margin, 1 - edge, "\n".join(head), size=20, weight="bold", va="top", **words)
-        figure.text(margin, edge, "\n".join(foot), size=14, color="#404040", **words)
+        bold: dict[str, Any] = {"size": 20, "weight": "bold", "va": "top", "gid": "title"}
+        figure.text(margin, 1 - edge, "\n".join(head), **bold, **words)
+        figure.text(margin, edge, "\n".join(foot), size=14, color=hue.SOFT, gid="desc", **words)
         yield figure
+        write_legibly(figure)
         file, ending = io.BytesIO(), path.suffix.lower()
         undated = dict.fromkeys(UNDATED[ending])
         figure.savefig(file, format=ending.removeprefix("."), metadata=undated, dpi="figure")
-        write_whole(path, in_few_colours(file) if ending == ".png" else file.getvalue())
+        picture = file.getvalue()
+        if ending == ".png":
+            picture = in_few_colours(file)
+        if ending == ".svg":
+            drawn = 72 * height * (1 - top), 72 * height * (1 - bottom)
+            picture = themed(picture.decode(), title, caption, drawn).encode()
+        write_whole(path, picture)
+
+
+def draw_boxes(
+    axes: Axes, corners: Iterable[Sequence[tuple[float, float]]], colour: str, edge: float = 0.0
+) -> None:
+    """Many polygons of one colour as one shape; `edge` points of paper between them. They are not
+    snapped to pixels, so that boxes thinner than one add up to the right shade."""
+    paths = [Outline([*of, of[0]], closed=True) for of in corners]
+    if paths:
+        whole = Outline.make_compound_path(*paths)
+        axes.add_patch(
+            PathPatch(whole, facecolor=colour, edgecolor=hue.PAPER, linewidth=edge, snap=False)
+        )
+
+
+def write_legibly(figure: Figure) -> None:
+    """Ink that stands on a box takes the colour that can be read there."""
+    figure.draw_without_rendering()
+    inks = {to_rgb(hue.INK), to_rgb(hue.PAPER)}
+    for axes in figure.axes:
+        filled = (b for b in axes.patches if b.get_fill() and not isinstance(b, FancyArrowPatch))
+        boxes = sorted(filled, key=lambda box: box.zorder)
+        for text in axes.texts:
+            if text.get_text() and not text.get_bbox_patch() and to_rgb(text.get_color()) in inks:
+                extent = text.get_window_extent()
+                centre = (extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2
+                below = [box for box in boxes if box.contains_point(centre)]
+                fill = to_rgba(below[-1].get_facecolor()) if below else to_rgba(hue.PAPER)
+                text.set_color(hue.ink_on(to_hex(fill)) if fill[3] > 0.6 else hue.INK)
+
+
+def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> str:
+    """An SVG of matplotlib with variables for colours, rounded to a hundredth of a point."""
+    body = svg[svg.index("<svg ") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"(\d\.\d\d)\d+", r"\1", body)
+    body = re.sub(r"#([0-9a-f]{6})\b", r"var(--x\1)", body)
+    body = body.replace("'DejaVu Sans'", LETTERS)
+    body = re.sub(r"'DejaVu Sans Mono'[^;]*monospace", MONOSPACE, body)
+    body = re.sub(r"\s*\n\s*([A-Zz])?\s*", lambda found: found[1] or "\n", body)  # in paths
+    body = re.sub(r"<style.*?</style>", "", body)
+    for number, name in enumerate(dict.fromkeys(re.findall(r'id="(\w*[0-9a-f]{10})"', body))):
+        body = body.replace(name, f"i{number}")  # a hash of numbers whose last digits may differ
+    values = ["".join(f"--x{light[1:].lower()}:{theme[light]};" for light in hue.DARK)
+              for theme in ({light: light for light in hue.DARK}, hue.DARK)]  # fmt: skip
+    look = f"svg{{{values[0]}}}@media(prefers-color-scheme:dark){{svg{{{values[1]}}}}}"
+    look += "text{fill:var(--x000000)}svg *{stroke-linejoin:round;stroke-linecap:butt}"
+    told = f"<title>{escape(title)}</title><desc>{escape(caption)}</desc><style>{look}</style>"
+    head, _, rest = body.partition(">")
+    return f'{head} data-drawn="{drawn[0]:.0f} {drawn[1]:.0f}">\n{told}{rest}'
 
 
 def in_few_colours(file: io.BytesIO) -> bytes:

@@ -16,18 +16,19 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mini_engine.plots import hue
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 
 WIDE, LEFT, RIGHT, ROW, STRIPE = 520, 156, 432, 60, 9  # pixels; lanes go from LEFT to RIGHT
 PARTS = {"host": "host", "launch": "cpu", "graph": "cpu", "copy": "cpu"}  # of the CPU's lane
 KEY = (("cpu", "CPU launches"), ("host", "engine"), ("gpu", "GPU computes"), ("idle", "waits"))
-LOOK = """
-text{font:15px system-ui,"DejaVu Sans",sans-serif;fill:#1f2328}.name{font-weight:600}
-.soft{fill:#59636e}.end{text-anchor:end}.page{fill:#fff}
-.cpu{fill:#e69f00}.gpu{fill:#0072b2}.host{fill:#8b8f98}.idle{fill:#e6e4de}
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.soft{fill:#9198a1}.page{fill:#101318}
-.cpu{fill:#f0b429}.gpu{fill:#4aa8e8}.idle{fill:#2a303a}}
-"""
+LOOK = hue.lanes_look("""
+text{font:15px system-ui,"DejaVu Sans",sans-serif;fill:$text}.name{font-weight:600}
+.soft{fill:$soft}.end{text-anchor:end}.page{fill:$page}
+.cpu{fill:$cpu}.gpu{fill:$gpu}.host{fill:$host}.idle{fill:$idle}
+@media(prefers-color-scheme:dark){text{fill:$dark_text}.soft{fill:$dark_soft}.page{fill:$dark_page}
+.cpu{fill:$dark_cpu}.gpu{fill:$dark_gpu}.idle{fill:$dark_idle}}
+""")
 
 
 @contextmanager

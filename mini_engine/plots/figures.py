@@ -11,24 +11,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    MODE_COLOURS,
-    PALE,
-    PREDICTED,
-    VERMILION,
-    canvas,
-    doubling_ticks,
-    log_ticks,
-    percent_ticks,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import PREDICTED, canvas, doubling_ticks, log_ticks, percent_ticks
 from mini_engine.step.curves import ItlCurve
 from mini_engine.validate.points import Row, Summary
 
-RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
+RUN_TIME_COLOURS = {"NONE": hue.EAGER, "PIECEWISE": hue.PIECEWISE, "FULL": hue.FULL}
 LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
 
 
@@ -54,17 +42,17 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
         below.set_xlim(batches[0] * 0.95, max(batches[-1], 2) * 1.05)
         if 1 < curve.crossover <= batches[-1]:
             for axes in (above, below):
-                axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
+                axes.axvline(curve.crossover, color=hue.INK, linewidth=1.5)
 
 
 def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     for mode, label in LINES.items():
         itl_ms = [getattr(point, mode).itl_us / 1e3 for point in curve.points]
         style = "--" if mode == "piecewise" else "-"
-        axes.plot(batches, itl_ms, style, color=MODE_COLOURS[mode], label=label)
+        axes.plot(batches, itl_ms, style, color=hue.MODE_COLOURS[mode], label=label)
     floor = [point.floor_us / 1e3 for point in curve.points]
-    axes.plot(batches, floor, ":", color=BLACK, label="floor: weights and KV, read once")
-    axes.fill_between(batches, floor, [min(floor) * 0.5] * len(floor), color="#F2F2F2")
+    axes.plot(batches, floor, ":", color=hue.INK, label="floor: weights and KV, read once")
+    axes.fill_between(batches, floor, [min(floor) * 0.5] * len(floor), color=hue.PANEL)
     log_ticks(axes, "ITL (ms)")
     low, high = min(floor) * 0.8, max(p.eager.itl_us for p in curve.points) / 1e3
     axes.set_ylim(low, high * (high / low) ** 0.2)  # room for the crossover's label
@@ -84,17 +72,17 @@ def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     """The share of eager's ITL that graphs save, and the rungs that they run at."""
     whole = [point.saved for point in curve.points]
     pieces = [1 - point.piecewise.itl_us / point.eager.itl_us for point in curve.points]
-    axes.plot(batches, pieces, "--", color=MODE_COLOURS["piecewise"])
-    axes.plot(batches, whole, "-", color=MODE_COLOURS["full"])
+    axes.plot(batches, pieces, "--", color=hue.MODE_COLOURS["piecewise"])
+    axes.plot(batches, whole, "-", color=hue.MODE_COLOURS["full"])
     low = min(0.0, *pieces, *whole)
     rungs = [rung for rung in curve.ladder if rung <= batches[-1]]
     tick = 0.06 * (max(whole) - low or 1)
-    axes.vlines(rungs, low - 2 * tick, low - tick, color=GREY, linewidth=1.5)
+    axes.vlines(rungs, low - 2 * tick, low - tick, color=hue.OTHER, linewidth=1.5)
     axes.set_ylim(low - 2.2 * tick, None)
     percent_ticks(axes, "saved of eager")
     axes.text(
         0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
-        ha="left", va="bottom", color="#505050",
+        ha="left", va="bottom", color=hue.SOFT,
     )  # fmt: skip
 
 
@@ -115,8 +103,10 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         axes = figure.subplots()
         values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
         ends = [min(values) / 1.3, max(values) * 1.3]
-        axes.fill_between(ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=PALE, lw=0)
-        axes.plot(ends, ends, color=BLACK, lw=1)
+        axes.fill_between(
+            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PART, lw=0
+        )
+        axes.plot(ends, ends, color=hue.INK, lw=1)
         for shape, (mode, colour) in zip("os^", RUN_TIME_COLOURS.items(), strict=True):
             of = [row for row in rows if row.launched == mode]
             x, y = [r.point.itl_ms for r in of], [r.predicted_ms for r in of]
@@ -124,7 +114,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
             bars = [below, [max(0, (row.high_ms or 0) - row.predicted_ms) for row in of]]
             axes.errorbar(x, y, yerr=bars, fmt="none", ecolor=colour, alpha=0.25, lw=1.5)
             axes.scatter(
-                x, y, marker=shape, s=45, color=colour, edgecolors="white", label=mode, zorder=3
+                x, y, marker=shape, s=45, color=colour, edgecolors=hue.PAPER, label=mode, zorder=3
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set(xlabel="measured ITL, ms", ylabel="predicted ITL, ms")
@@ -143,14 +133,14 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
     )
     with canvas(path, (6.9, 10.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
-        axes.axvspan(-0.1, 0.1, color=PALE, lw=0)
-        axes.axvline(0, color=BLACK, lw=1)
+        axes.axvspan(-0.1, 0.1, color=hue.PART, lw=0)
+        axes.axvline(0, color=hue.INK, lw=1)
         for y, one in enumerate(ordered):
             of = [row for row in rows if row.kind == one.name]
             colour = RUN_TIME_COLOURS[of[0].launched]
             others = [r.left_out_error for r in of if r.left_out_error is not None]
             beside = [y - 0.22] * len(others)
-            axes.scatter(others, beside, marker="D", s=40, facecolors="none", edgecolors=GREY)
+            axes.scatter(others, beside, marker="D", s=40, facecolors="none", edgecolors=hue.OTHER)
             axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
             axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
@@ -170,14 +160,14 @@ def fleet_costs(
     with canvas(path, (12, 8), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for content, colour, label in (
-            (False, PALE, "too few are content"),
-            (True, BLUE, "content"),
+            (False, hue.PART, "too few are content"),
+            (True, hue.FULL, "content"),
         ):
             some = [point for point in points if point[2] is content]
             x, y = [point[0] for point in some], [point[1] for point in some]
-            axes.scatter(x, y, s=60, color=colour, edgecolors=GREY, label=label, zorder=2)
+            axes.scatter(x, y, s=60, color=colour, edgecolors=hue.OTHER, label=label, zorder=2)
         front = pareto_front([point[:2] for point in points])
-        axes.plot(*zip(*front, strict=True), "-", color=BLACK, linewidth=1.5, zorder=1)
+        axes.plot(*zip(*front, strict=True), "-", color=hue.INK, linewidth=1.5, zorder=1)
         names = {point[:2]: point[3] for point in reversed(points)}
         for place in (*front[:1], *front[-1:]) if len(front) > 1 else front:
             axes.annotate(names[place], place, xytext=(8, 8), textcoords="offset points")

@@ -22,33 +22,22 @@ from matplotlib.figure import Figure
 
 from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, curve, of_one_place
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    MODE_COLOURS,
-    PURPLE,
-    SKY,
-    VERMILION,
-    canvas,
-    doubling_ticks,
-    log_ticks,
-    percent_ticks,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import canvas, doubling_ticks, log_ticks, percent_ticks
 
 STYLES = {
-    "hf-eager": (VERMILION, "-", "o"),
-    "hf-reduce-overhead": (VERMILION, ":", "H"),
-    "ours-eager": (PURPLE, "-", "^"),
-    "ours-graph": (PURPLE, "-.", "D"),
-    "ours-graph-k8": (PURPLE, ":", "d"),
-    "compile-default": (GREEN, "-", "<"),
-    "compile-reduce-overhead": (GREEN, "--", ">"),
-    "compile-max-autotune": (GREEN, ":", "p"),
-    "graph-9": (SKY, "-", "P"),
-    "graph-5": (BLUE, "-", "X"),
-    "graph-5-pdl": (BLUE, "--", "*"),
-    "graph-5-pdl-k8": (BLUE, ":", "h"),
+    "hf-eager": (hue.EAGER, "-", "o"),
+    "hf-reduce-overhead": (hue.EAGER, ":", "H"),
+    "ours-eager": (hue.OWN, "-", "^"),
+    "ours-graph": (hue.OWN, "-.", "D"),
+    "ours-graph-k8": (hue.OWN, ":", "d"),
+    "compile-default": (hue.COMPILED, "-", "<"),
+    "compile-reduce-overhead": (hue.COMPILED, "--", ">"),
+    "compile-max-autotune": (hue.COMPILED, ":", "p"),
+    "graph-9": (hue.SERIES[4], "-", "P"),
+    "graph-5": (hue.FULL, "-", "X"),
+    "graph-5-pdl": (hue.FULL, "--", "*"),
+    "graph-5-pdl-k8": (hue.FULL, ":", "h"),
 }
 EAGER, GRAPH = "ours-eager", "ours-graph"
 PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
@@ -74,13 +63,13 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
     with _page(path, (14, 8), finding, caption, origin) as figure:
         axes, beside = figure.subplots(1, 2, width_ratios=[2.9, 1])
         for variant in variants:
-            colour, line, marker = STYLES.get(variant, (BLACK, "-", "+"))
+            colour, line, marker = STYLES.get(variant, (hue.INK, "-", "+"))
             _with_bars(
                 axes, curve(steps, variant), label=variant, capsize=3, elinewidth=1, color=colour,
                 linestyle=line, marker=marker, markersize=9, linewidth=1.8,
             )  # fmt: skip
         axes.plot(
-            batches, [us / 1e3 for _, us in floor], label="physical floor", color=BLACK,
+            batches, [us / 1e3 for _, us in floor], label="physical floor", color=hue.INK,
             linewidth=3, linestyle=(0, (1, 1)),
         )  # fmt: skip
         doubling_ticks(axes, batches[0], batches[-1], "batch (requests that decode together)")
@@ -119,7 +108,7 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
         # rings around the points of the graph, so that both are seen where they agree
         for i, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
-            points, colour = [pair[i] for pair in pairs], MODE_COLOURS[mode]
+            points, colour = [pair[i] for pair in pairs], hue.MODE_COLOURS[mode]
             _with_bars(
                 above, points, color=colour, linestyle="none", marker="os"[i], capsize=4,
                 markersize=(9, 14)[i], elinewidth=1.5, markeredgewidth=2,
@@ -128,9 +117,9 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
             predicted_ms = [p.predicted_us / 1e3 for p in points]
             line, label = ("-", "--")[i], f"{name}, predicted"
             above.plot(batches, predicted_ms, line, color=colour, label=label)
-        below.plot(batches, saved, "D", color=BLACK, markersize=9, label="measured")
-        below.plot(batches, told, "-.", color=BLACK, linewidth=1.8, label="predicted")
-        below.axhline(PAYS, color="#808080", linewidth=1)
+        below.plot(batches, saved, "D", color=hue.INK, markersize=9, label="measured")
+        below.plot(batches, told, "-.", color=hue.INK, linewidth=1.8, label="predicted")
+        below.axhline(PAYS, color=hue.SOFT, linewidth=1)
         percent_ticks(below, "saved of eager")
         log_ticks(above, "ITL (ms)")
         doubling_ticks(below, batches[0], batches[-1], "batch (requests that decode together)")
@@ -138,7 +127,7 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measureme
         for axes in (above, below):
             for at, line in zip(marks, ("-", "-."), strict=True):
                 if at is not None and batches[0] < at <= batches[-1]:
-                    axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=line)
+                    axes.axvline(at, color=hue.INK, linewidth=1.5, linestyle=line)
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
 
 
@@ -180,7 +169,7 @@ def _page(
         if origin.emulated:  # the data stay readable through it
             figure.text(
                 0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
-                color="#B0B0B0", alpha=0.35, zorder=10,
+                color=hue.OTHER, alpha=0.35, zorder=10,
             )  # fmt: skip
 
 

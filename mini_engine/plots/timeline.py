@@ -17,32 +17,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from mini_engine.plots.canvas import (
-    BLUE,
-    GREY,
-    ORANGE,
-    PALE,
-    PREDICTED,
-    PURPLE,
-    SKY,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots import hue
+from mini_engine.plots.canvas import PREDICTED, canvas, draw_boxes
 from mini_engine.sim.trace import CPU, GPU, LANES, TraceEvent, busy_us
 
 COLOURS = {  # category: colour and what the legend calls it
-    "host": (GREY, "CPU: engine"),
-    "copy": (PURPLE, "copy of inputs"),
-    "launch": (ORANGE, "CPU: launch of one kernel"),
-    "graph": (VERMILION, "CPU: launch of a graph"),
-    "wait": (PALE, "CPU: waits for the GPU"),
-    "kernel": (BLUE, "GPU: kernel launched alone"),
-    "node": (SKY, "GPU: kernel in a graph"),
+    "host": (hue.ENGINE, "CPU: engine"),
+    "copy": (hue.COPY, "copy of inputs"),
+    "launch": (hue.LAUNCH, "CPU: launch of one kernel"),
+    "graph": (hue.CALL, "CPU: launch of a graph"),
+    "wait": (hue.WAIT, "CPU: waits for the GPU"),
+    "kernel": (hue.KERNEL, "GPU: kernel launched alone"),
+    "node": (hue.NODE, "GPU: kernel in a graph"),
 }
-DARK = (BLUE, GREY, VERMILION)  # text on these is white
+DARK = (hue.KERNEL, hue.ENGINE, hue.CALL)  # text on these is white
 WIDTH_INCHES, MARGIN_INCHES = 16.0, 1.8  # of the figure, and what of it an axis does not get
 CPU_TALL, GPU_TALL, GPU_ZOOM_TALL, LEGEND_TALL = 0.8, 1.0, 3.1, 1.2  # heights, in lanes ...
 LANE_INCHES = 0.44  # ... of so many inches
@@ -134,7 +124,7 @@ def _whole(axes: Axes, step: _Step, end_us: float) -> None:
     _lanes(axes, step.events, 0.001, GPU_TALL, edge=0.0)
     axes.set_xlim(0, end_us / 1e3)
     end_ms = step.itl_us / 1e3
-    axes.axvline(end_ms, color="black", linewidth=1.5)
+    axes.axvline(end_ms, color=hue.INK, linewidth=1.5)
     axes.text(
         end_ms, (CPU_TALL + GPU_TALL) / 2, f"  ITL\n  {end_ms:.2f} ms",
         va="center", weight="bold", linespacing=1.3,
@@ -157,12 +147,12 @@ def _zoom(axes: Axes, step: _Step, zero_us: float, zoom_us: float, middle: bool)
         left, right = max(event.start_us, begin_us), min(event.end_us, end_us)
         label, turned = _fit(event, (right - left) / zoom_us * (WIDTH_INCHES - MARGIN_INCHES))
         if label:
-            colour = COLOURS.get(event.category, (PALE,))[0]
+            colour = COLOURS.get(event.category, (hue.WAIT,))[0]
             height = GPU_ZOOM_TALL / 2 if event.lane == GPU else GPU_ZOOM_TALL + CPU_TALL / 2
             axes.text(
                 (left + right) / 2, height, label, size=POINTS, rotation=90 if turned else 0,
                 ha="center", va="center" if turned else "center_baseline",
-                color="white" if colour in DARK else "black", linespacing=0.95,
+                color=hue.PAPER if colour in DARK else hue.INK, linespacing=0.95,
             )  # fmt: skip
 
 
@@ -174,7 +164,7 @@ def _lanes(
     axes.set_ylim(0, gpu_tall + CPU_TALL)
     axes.set_yticks([gpu_tall / 2, gpu_tall + CPU_TALL / 2], [GPU, CPU], weight="bold")
     axes.tick_params(axis="y", length=0)
-    axes.axhline(gpu_tall, color=GREY, linewidth=0.8)
+    axes.axhline(gpu_tall, color=hue.ENGINE, linewidth=0.8)
     axes.grid(visible=False, axis="y")
     heights = {GPU: (0.12, gpu_tall - 0.05), CPU: (gpu_tall + 0.05, gpu_tall + CPU_TALL - 0.1)}
     for category in {e.category: None for e in events}:  # in order of appearance, to repeat exactly
@@ -182,11 +172,8 @@ def _lanes(
         for e in (e for e in events if e.category == category):
             (low, high), left, right = heights[e.lane], e.start_us * scale, e.end_us * scale
             polygons.append([(left, low), (left, high), (right, high), (right, low)])
-        colour = COLOURS.get(category, (PALE,))[0]
-        boxes = PolyCollection(
-            polygons, facecolors=colour, edgecolors="white", linewidths=edge, snap=False
-        )
-        axes.add_collection(boxes)
+        colour = COLOURS.get(category, (hue.WAIT,))[0]
+        draw_boxes(axes, polygons, colour, edge)
 
 
 def _fit(event: TraceEvent, inches: float) -> tuple[str, bool]:

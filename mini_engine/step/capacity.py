@@ -18,6 +18,7 @@ from typing import NamedTuple
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
@@ -164,21 +165,14 @@ def check_context(config: ModelConfig, context: int) -> None:
 
 
 def check_batch(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    batch: int,
-    context: int,
-    stored: Stored | None = None,
-    capture_sizes: Sequence[int] = (),
+    costs: StepModel, batch: int, context: int, capture_sizes: Sequence[int] = ()
 ) -> int:
     """The largest batch of requests of `context` tokens beside weights and full graphs of these
     sizes. Raises ValueError as `check_context`, and where it is smaller than `batch`."""
+    config, spec, stored = costs.config, costs.spec, costs.stored
     check_context(config, context)
-    stored = stored or stored_as(config)
-    most = capacity(
-        config, spec, context=context, stored=stored, capture_sizes=capture_sizes
-    ).max_batch
-    if most < batch:
+    report = capacity(config, spec, context=context, stored=stored, capture_sizes=capture_sizes)
+    if (most := report.max_batch) < batch:
         raise ValueError(
             f"batch {batch:,}: {most:,} requests of {context:,} tokens fit the "
             f"{spec.name} beside {config.name} with weights in {stored.quant}: give a smaller "

@@ -1,6 +1,6 @@
 """Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
 
-    found = explain(config, load_spec("l40s"), batch=4, context=1024, itl_us=22e3)
+    found = explain(StepModel(config, load_spec("l40s")), batch=4, context=1024, itl_us=22e3)
     found.mode, found.cpu_us        # "NONE", and how long the GPU waits for the CPU
 
 Without an ITL it is the predicted eager step that is explained. A measured eager step also says how
@@ -13,24 +13,27 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import step_floor_us
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS
 from mini_engine.step.step_model import StepModel
-from mini_engine.step.storage import Stored
 
 SLOWEST = 16.0  # of a host, against the spec's; the fastest is as many times as fast
 
 
 @dataclass(frozen=True)
 class Way:
-    """What one way to launch the step is predicted to take, and its 80% interval."""
+    """What one way to launch a step is predicted to take, and its 80% interval."""
 
     itl_us: float
     low_us: float | None = None  # not below the floor; None where no interval is known
     high_us: float | None = None
+
+    @classmethod
+    def of(cls, spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0) -> Way:
+        """A predicted ITL with the interval of its mode and batch."""
+        return cls(itl_us, *spec.interval(itl_us, mode, batch, floor_us) or ())
 
 
 @dataclass(frozen=True)
@@ -61,47 +64,37 @@ class Explained:
 
 
 def explain(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    *,
-    batch: int,
-    context: int,
-    itl_us: float | None = None,
-    mode: str | None = None,
-    stored: Stored | None = None,
+    costs: StepModel, batch: int, context: int, itl_us: float | None = None, mode: str | None = None
 ) -> Explained:
     """Take a step of `batch` requests with `context` tokens apart. `mode`: NONE, PIECEWISE or FULL,
     of a graph for just this batch."""
-    shape = StepShape.decode(batch, context)
-    floor_us = step_floor_us(config, spec, batch, context, stored)
+    shape, spec = StepShape.decode(batch, context), costs.spec
+    floor_us = step_floor_us(costs.config, spec, batch, context, costs.stored)
 
     def predicted(on: DeviceSpec) -> dict[str, float]:
-        model = StepModel(config, on, stored)
+        model = StepModel(costs.config, on, costs.stored)
         return {name: model.itl_us(way, shape) for name, way in WAYS.items()}
 
     itls, factor = predicted(spec), None
     itl = itl_us or itls[mode or "NONE"]
     like = mode or min(itls, key=lambda name: abs(math.log(itls[name] / itl)))
     if itl_us and like == "NONE":
-        factor = host_factor(config, spec, shape, itl, stored)
+        factor = host_factor(costs, shape, itl)
         itls = predicted(spec.on_host(factor)) if factor else itls
-    ways = {
-        name: Way(us, *spec.interval(us, name, batch, floor_us) or ()) for name, us in itls.items()
-    }
+    ways = {name: Way.of(spec, us, name, batch, floor_us) for name, us in itls.items()}
     floor = min(floor_us, itl)
     # what a full graph takes is not the CPU's, and of a step that ran as one, nothing is
     cpu = 0.0 if like == "FULL" else max(0.0, itl - max(itls["FULL"], floor))
     return Explained(itl, itl_us is not None, like, floor, itl - floor - cpu, cpu, factor, ways)
 
 
-def host_factor(
-    config: ModelConfig, spec: DeviceSpec, shape: StepShape, itl_us: float, stored: Stored | None
-) -> float | None:
+def host_factor(costs: StepModel, shape: StepShape, itl_us: float) -> float | None:
     """How many times as slow as the spec's a host is on which this eager step takes `itl_us`; None
     where no host makes it that long, as the GPU decides or the factor is above `SLOWEST`."""
 
     def eager_us(factor: float) -> float:
-        return StepModel(config, spec.on_host(factor), stored).itl_us("eager", shape)
+        spec = costs.spec.on_host(factor)
+        return StepModel(costs.config, spec, costs.stored).itl_us("eager", shape)
 
     low, high = 1 / SLOWEST, SLOWEST
     if not eager_us(low) < itl_us < eager_us(high):

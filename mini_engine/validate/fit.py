@@ -30,17 +30,8 @@ from numpy.typing import NDArray
 
 from mini_engine.files import read_json, read_object, typed, write_whole
 from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
-from mini_engine.validate.points import (
-    COMMAND,
-    IN_NO_FIT,
-    KEPT,
-    SHIPPED_POINTS,
-    USUAL_HOST,
-    Point,
-    Sheets,
-    predicted_ms,
-    read_points,
-)
+from mini_engine.validate import points as measured
+from mini_engine.validate.points import COMMAND, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
 
 PARAMETERS = KEPT.with_name("parameters.json")
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
@@ -255,8 +246,8 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
 def refit(tell: Callable[[str], None]) -> None:
     """Fit to the shipped points, predict each source without having seen it, and `keep` that."""
     sheets, done = Sheets.shipped(), count(1)
-    points, _ = read_points(SHIPPED_POINTS, sheets)
-    others, _ = read_points(IN_NO_FIT["spread"], sheets)
+    points, _ = measured.read_points(measured.SHIPPED_POINTS, sheets)
+    others, _ = measured.read_points(measured.IN_NO_FIT["spread"], sheets)
     sheets, of = hosts_to_fit(points, sheets), len({point.source for point in points})
     fit = fit_points(points, sheets, parameters(sheets))
     without = left_out(points, fit, lambda: tell(f"fit {next(done)} of {of}"))

@@ -351,8 +351,8 @@ def host_from(point: Point, sheets: Sheets) -> Sheet:
     if launched != "NONE":
         raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
     config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
-    stored = stored_as(config, point.quant)
-    factor = host_factor(config, spec, shape, point.itl_ms * 1e3, stored)
+    costs = StepModel(config, spec, stored_as(config, point.quant))
+    factor = host_factor(costs, shape, point.itl_ms * 1e3)
     if factor is None:
         raise ValueError(
             f"{point.id}: the GPU decides how long this step takes, and not its host: "

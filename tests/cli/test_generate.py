@@ -84,4 +84,4 @@ def test_a_draft_model_with_other_tokens_or_a_shorter_context_is_refused(
     assert "has a context of 3 tokens" in capsys.readouterr().err
     if backend == "cuda":
         assert main([*words, "ngram:3", "--steps-per-replay", "2"]) == 2
-        assert "num_speculative_tokens and steps_per_replay" in capsys.readouterr().err
+        assert "num_speculative_tokens 3 and steps_per_replay 2" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_every_page_says_what_it_is_and_has_a_picture(site: Path) -> None:
         assert re.search(r'<meta name="description" content="[^"]{20,260}">', text), path
         assert 'property="og:image"' in text
         assert "favicon.svg" in text
-    assert (site / "_images/00-one-token.png").exists()
+    assert (site / "_images/preview.png").exists()
 
 
 def test_a_chapter_shows_its_minutes_labs_and_notebooks_at_its_head(site: Path) -> None:
@@ -107,6 +107,23 @@ def test_the_menu_has_three_levels(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
+def test_a_bar_below_the_thumb_leads_back_and_on_and_opens_the_menu(
+    site: Path, browser: Any
+) -> None:
+    opened, _ = page(browser, f"file://{site}/course/04-two-clocks.html", viewport=PHONE)
+    bar = opened.locator("nav.thumb")
+    box = bar.bounding_box()
+    assert (box["y"] + box["height"], box["width"]) == (PHONE["height"], PHONE["width"])
+    bar.locator("label").click()
+    opened.locator(".sidebar-drawer a", has_text="The labs").wait_for()
+    opened.locator(".sidebar-overlay").click(position={"x": 380, "y": 400})
+    bar.locator("a").last.click()
+    assert opened.url.endswith("course/05-capture-and-replay.html")
+    bar.locator("a").first.click()
+    assert opened.url.endswith("course/04-two-clocks.html")
+    opened.context.close()
+
+
 def test_two_lanes_of_the_race_are_in_the_first_screen_of_a_phone(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/index.html", viewport=PHONE)
     second = opened.locator(".race-lanes").nth(1).bounding_box()
@@ -134,19 +151,45 @@ def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
-def test_a_figure_has_its_place_before_it_comes_and_is_enlarged_there(
+# Of each figure of a page: its letters in pixels, those that cover others, and those outside.
+LETTERS = """() => [...document.querySelectorAll("figure.drawn svg")].map((svg) => {
+  const frame = svg.getBoundingClientRect(), seen = [], bad = [];
+  for (const text of svg.querySelectorAll("text")) {
+    const box = text.getBoundingClientRect(), say = text.textContent.trim();
+    if (!say) continue;
+    if (box.left < frame.left - 2 || box.right > frame.right + 2) bad.push(`${say} leaves`);
+    if (box.top < frame.top - 2 || box.bottom > frame.bottom + 2) bad.push(`${say} leaves`);
+    const { a, b } = text.getScreenCTM();
+    const px = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(a, b);
+    if (px < 9.95) bad.push(`${say} has ${px} pixels`);
+    if (/^(|rotate.-?0 .*)$/.test(text.getAttribute("transform") ?? "")) {
+      for (const [other, what] of seen) {
+        const wide = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+        const tall = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+        const covers = wide > 3 && tall > 0.45 * Math.min(box.height, other.height);
+        if (covers) bad.push(`${say} covers ${what}`);
+      }
+      seen.push([box, say]);
+    }
+  }
+  return bad;
+}).flat()"""
+
+
+def test_a_figure_of_a_page_can_be_read_at_two_widths_and_is_enlarged_there(
     site: Path, browser: Any
 ) -> None:
-    opened, _ = page(browser, f"file://{site}/course/05-capture-and-replay.html", viewport=PHONE)
-    for figure in opened.locator("article img").all():
-        figure.scroll_into_view_if_needed()
-        shown, true = figure.evaluate(
-            "async (i) => { await i.decode(); return [[i.width, i.height], [i.naturalWidth,"
-            " i.naturalHeight]]; }"
-        )
-        assert shown[0] == PHONE["width"] - 32  # the page's margins
-        assert shown[1] == pytest.approx(shown[0] * true[1] / true[0], abs=1)
-        assert figure.get_attribute("width") == str(true[0])
+    opened, _ = page(browser, f"file://{site}/index.html")
+    for path in [*site.glob("course/[0-9]*.html"), *site.glob("course/deeper/*.html")]:
+        opened.goto(f"file://{path}")
+        for viewport in (PHONE, {"width": 1440, "height": 900}):
+            opened.set_viewport_size(viewport)
+            assert opened.evaluate(LETTERS) == [], (path.stem, viewport)
+    opened.goto(f"file://{site}/course/05-capture-and-replay.html")
+    opened.set_viewport_size(PHONE)
+    figure = opened.locator("figure.drawn svg").last
+    assert figure.bounding_box()["width"] == PHONE["width"] - 32  # the page's margins
+    assert len(figure.locator("xpath=../figcaption/b").text_content()) > 20
     figure.click()
     assert figure.bounding_box()["width"] == 1104
     assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -73,5 +73,5 @@ def test_addresses_never_change() -> None:
 @pytest.mark.parametrize("size", [(13, 4), (12, 5), (0, 1), (1, 0)])
 def test_a_step_that_the_buffers_cannot_hold_is_refused(size: tuple[int, int]) -> None:
     buffers = StaticInputs(LIMITS, 12, CPU)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="the buffers hold 12 of 4"):
         buffers.view(*size)

@@ -161,7 +161,7 @@ def test_an_n_gram_is_continued_as_it_was_the_last_time(text: list[int], count: 
 def test_drafts_without_a_proposer_and_beside_several_steps_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="num_speculative_tokens is set, and nothing proposes"):
         Engine(FakeRunner(LIMITS), LIMITS, GraphDispatcher("NONE", [], 4))
-    with pytest.raises(ValueError, match="num_speculative_tokens and steps_per_replay"):
+    with pytest.raises(ValueError, match="num_speculative_tokens 3 and steps_per_replay 2"):
         replace(LIMITS, steps_per_replay=2)
     with pytest.raises(ValueError, match="num_speculative_tokens is -1"):
         replace(LIMITS, num_speculative_tokens=-1)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
 from course.draw.bars import LAUNCHES, RUNS, step_bars
@@ -175,11 +174,10 @@ def test_the_gpu_lane_is_filled_while_a_kernel_runs_and_empty_for_the_rest(
     plots.timeline(STEPS, tmp_path / "x.png")
     for axes, events in zip(panels(figures[0]), STEPS.values(), strict=False):
         gpu_ms = cpu_ms = 0.0
-        for boxes in axes.collections:
-            assert isinstance(boxes, PolyCollection)
-            for path in boxes.get_paths():
-                (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
-                assert len({tuple(corner) for corner in path.vertices}) == 4
+        for boxes in axes.patches:
+            for corners in boxes.get_path().to_polygons():
+                (left, low), (right, high) = corners.min(axis=0), corners.max(axis=0)
+                assert len({tuple(corner) for corner in corners}) == 4
                 if high < 1.01:  # the lane of the GPU is the lower one
                     gpu_ms += right - left
                 else:

@@ -27,6 +27,7 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.explain import Explained, explain
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import WAYS
+from mini_engine.step.step_model import StepModel
 
 UNDER_NSYS = [step for batch in (1, 4, 8, 16) for step in nsys_steps(batch).values()
               if step.like and step.like["shape"] in SHAPES]  # fmt: skip
@@ -72,7 +73,7 @@ def explained(step: Recording) -> Explained:
     spec = load_spec(like["spec"], None, like["engine"])
     itl_us, model = anatomy(step).gpu_us, named_shape(like["shape"])
     about = {"batch": like["batch"], "context": like["context"], "mode": like["mode"][0]}
-    return explain(model, spec, itl_us=itl_us, **about)
+    return explain(StepModel(model, spec), itl_us=itl_us, **about)
 
 
 def share(step: Anatomy, kind: str) -> float:

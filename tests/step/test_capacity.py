@@ -18,6 +18,7 @@ from mini_engine.step.capacity import (
     logit_bytes,
 )
 from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import KV_DTYPE_BYTES, QUANTS, stored_as
 
 H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
@@ -119,8 +120,9 @@ def test_a_bad_number_is_refused_by_name_and_value(name: str, bad: int) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_refused_and_one_that_fits_says_how_many_do() -> None:
-    room = check_batch(QWEN, RTX4070, 1, 10_000)
-    assert check_batch(QWEN, RTX4070, room, 10_000) == room
+    costs = StepModel(QWEN, RTX4070)
+    room = check_batch(costs, 1, 10_000)
+    assert check_batch(costs, room, 10_000) == room
     for batch, context in ((room + 1, 10_000), (1, 40_961)):
         with pytest.raises(ValueError, match=f"{batch if context == 10_000 else '40,961'}"):
-            check_batch(QWEN, RTX4070, batch, context)
+            check_batch(costs, batch, context)

@@ -23,9 +23,7 @@ QWEN = named_shape("qwen3-0.6b")
 def test_the_three_parts_are_the_whole_step_and_none_is_negative(
     shape: str, card: str, batch: int, itl_us: float | None, mode: str | None
 ) -> None:
-    found = explain(
-        named_shape(shape), load_spec(card), batch=batch, context=512, itl_us=itl_us, mode=mode
-    )
+    found = explain(StepModel(named_shape(shape), load_spec(card)), batch, 512, itl_us, mode)
     parts = (found.floor_us, found.kernels_us, found.cpu_us)
     assert sum(parts) == pytest.approx(found.itl_us)
     assert min(parts) >= -1e-6 * found.itl_us
@@ -36,7 +34,7 @@ def test_the_three_parts_are_the_whole_step_and_none_is_negative(
 def test_a_recorded_eager_step_tells_what_the_graph_was_recorded_to_take() -> None:
     """SGLang on an H100: 8.69 ms eager, 1.54 in a graph (YiconRain/profiling@311296ef)."""
     spec = load_spec("h100", engine="sglang")
-    found = explain(QWEN, spec, batch=1, context=272, itl_us=8690, mode="NONE")
+    found = explain(StepModel(QWEN, spec), 1, 272, 8690, "NONE")
     assert found.launch_bound
     assert found.ways["FULL"].itl_us == pytest.approx(1540, rel=0.1)
     assert found.ways["FULL"].low_us < 1540 < found.ways["FULL"].high_us
@@ -48,21 +46,19 @@ def test_an_eager_step_tells_how_fast_its_host_is(host: str) -> None:
     """The step of another host, explained with ours, gives the ratio of their times."""
     usual, other = load_spec("h200"), load_spec("h200", host)
     itl_us = StepModel(QWEN, other).itl_us("eager", StepShape.decode(1, 512))
-    found = explain(QWEN, usual, batch=1, context=512, itl_us=itl_us, mode="NONE")
+    found = explain(StepModel(QWEN, usual), 1, 512, itl_us, "NONE")
     assert found.host_factor == pytest.approx(other.cpu_op_us / usual.cpu_op_us, rel=0.05)
     assert found.ways["NONE"].itl_us == pytest.approx(itl_us)
 
 
 def test_where_bytes_decide_no_host_is_told_and_no_graph_saves() -> None:
-    found = explain(
-        named_shape("qwen3-8b"), load_spec("rtx4070"), batch=1, context=512, itl_us=34_500
-    )
+    found = explain(StepModel(named_shape("qwen3-8b"), load_spec("rtx4070")), 1, 512, 34_500)
     assert not found.launch_bound
     assert found.floor_us / found.itl_us > 0.9
 
 
 @pytest.mark.parametrize("mode", WAYS)
 def test_a_step_as_long_as_predicted_looks_like_the_way_that_was_predicted(mode: str) -> None:
-    spec = load_spec("h200")
-    itl_us = StepModel(QWEN, spec).itl_us(WAYS[mode], StepShape.decode(1, 512))
-    assert explain(QWEN, spec, batch=1, context=512, itl_us=itl_us).mode == mode
+    costs = StepModel(QWEN, load_spec("h200"))
+    itl_us = costs.itl_us(WAYS[mode], StepShape.decode(1, 512))
+    assert explain(costs, 1, 512, itl_us).mode == mode

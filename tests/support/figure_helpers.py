@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
@@ -25,45 +23,6 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     monkeypatch.setattr(Figure, "savefig", remember)
     return figures
-
-
-PHONE = 358  # pixels: how wide a page of the site shows a figure there
-
-
-def letters(monkeypatch: pytest.MonkeyPatch) -> list[Text]:
-    """Every text that is written into a figure from now on, once, where it has been drawn."""
-    found: dict[Text, None] = {}
-    draw = Text.draw
-
-    def remember(self: Text, renderer: Any, *args: Any, **options: Any) -> None:
-        draw(self, renderer, *args, **options)
-        if self.get_visible() and self.get_text().strip():
-            found[self] = None
-
-    monkeypatch.setattr(Text, "draw", remember)
-    return found  # type: ignore[return-value]  # iterates as a list does
-
-
-def unreadable(texts: Iterable[Text]) -> list[str]:
-    """Texts with less than 10 pixels on a phone, those that cover others or leave the picture."""
-    complaints, boxes = [], []
-    for text in texts:
-        figure = text.get_figure(root=True)
-        said = text.get_text().replace("\n", " ")[:24]
-        pixels = text.get_size() / 72 * PHONE / figure.get_size_inches()[0]
-        if pixels < 9.95:
-            complaints.append(f"{said!r} has {pixels:.1f} pixels on a phone")
-        box = text.get_window_extent()
-        if not (figure.bbox.x0 - 2 < box.x0 and box.x1 < figure.bbox.x1 + 2):
-            complaints.append(f"{said!r} leaves the picture")
-        for other, what in boxes:
-            wide = min(box.x1, other.x1) - max(box.x0, other.x0)
-            tall = min(box.y1, other.y1) - max(box.y0, other.y0)
-            if wide > 3 and tall > 4 and text.get_rotation() % 90 == 0:
-                complaints.append(f"{said!r} covers {what!r}")
-        if text.get_rotation() % 90 == 0:
-            boxes.append((box, said))
-    return complaints
 
 
 def words(figure: Figure) -> str:

@@ -20,14 +20,14 @@ for (const block of document.querySelectorAll(".highlight-sh, .highlight-python,
 for (const button of document.querySelectorAll("[data-copy]")) copies(button, () => button.dataset.copy);
 
 // A wide figure is enlarged, and then scrolls in its place.
-for (const image of document.querySelectorAll("article img")) {
+for (const image of document.querySelectorAll("article img, figure.drawn svg")) {
   image.addEventListener("click", () => image.classList.toggle("large"));
 }
 
 // A chapter is read when its end has been on the screen. It is kept on this machine only.
 const read = new Set(JSON.parse(localStorage.getItem("read") ?? "[]"));
 const here = location.pathname.match(/course\/\d\d-[\w-]+(?=\.html)/)?.[0];
-const end = document.querySelector("footer .related-pages");
+const end = document.querySelector("footer");
 if (here && end) {
   new IntersectionObserver(([seen]) => {
     if (seen.isIntersecting) localStorage.setItem("read", JSON.stringify([...read.add(here)]));

@@ -142,7 +142,10 @@ class GraphPool:
     def _grow(self, nbytes: int, stream: Hashable) -> Block:
         free = self._memory.capacity_bytes - self._memory.reserved_bytes
         if nbytes > free:
-            raise torch.OutOfMemoryError(f"out of memory: {nbytes:,} bytes of {free:,}")
+            raise torch.OutOfMemoryError(
+                f"out of memory: a graph's pool asked for {nbytes:,} bytes, and {free:,} are free: "
+                "capture fewer or smaller sizes"
+            )
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
         start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
         segment = Segment(padded[start : start + nbytes], stream)

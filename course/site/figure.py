@@ -1,0 +1,46 @@
+"""A figure as a part of its page: text to select, the colours of the scheme, a caption.
+
+In:  an SVG of `mini_engine.plots.canvas`, whose title and caption are groups of their own. Out:
+HTML on one line. A picture of another make stays an image.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from mini_engine.plots.canvas import LETTERS, MONOSPACE
+
+ABOVE, BELOW = 4, 10  # points around what is left when title and caption are gone
+
+
+def figure(found: re.Match[str], folder: Path) -> str:
+    """`found` has what the document in `folder` says of the picture, and its path."""
+    alt, path = found[1], folder / found[2]
+    svg = path.read_text()
+    drawn = re.search(r'data-drawn="(\d+) (\d+)"', svg)
+    size = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    if drawn is None or size is None:
+        return found[0]
+    title, caption = (_between(svg, f"<{name}>", f"</{name}>") for name in ("title", "desc"))
+    body = svg[svg.index("</style>") + len("</style>") : svg.rindex("</svg>")]
+    for name in ("title", "desc", "patch_1"):  # the last one is the paper
+        body = re.sub(rf'<g id="{name}">.*?</g>', "", body, count=1, flags=re.DOTALL)
+    named = set(re.findall(r"#([\w-]+)", body))
+    body = re.sub(r' id="([\w-]+)"', lambda id: id[0] if id[1] in named else "", body)
+    body = re.sub(r'(?<=[#"])(i\d+)(?=["\)])', rf"{path.stem}-\1", body)
+    body = body.replace(LETTERS, "var(--font-stack)")
+    body = body.replace(MONOSPACE, "var(--font-stack--monospace)")
+    body = re.sub(r"<g>\s*</g>", "", " ".join(body.split()))
+    top, bottom, wide = int(drawn[1]) - ABOVE, int(drawn[2]) + BELOW, float(size[1])
+    kind = "drawn wide" if wide > 600 else "drawn"
+    return (
+        f'<figure class="{kind}"><svg viewBox="0 {top} {wide:g} {bottom - top}" role="img" '
+        f'aria-label="{escape(alt)}">{body}</svg>'
+        f"<figcaption><b>{title}</b> {caption}</figcaption></figure>"
+    )
+
+
+def _between(text: str, first: str, last: str) -> str:
+    return text.partition(first)[2].partition(last)[0]
