@@ -37,12 +37,6 @@ def test_no_page_loads_anything_from_a_network(site: Path) -> None:
         assert not loads.search(path.read_text()), path
 
 
-def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
-    text = (site / "course/03-the-decode-step.html").read_text()
-    assert "<mfrac>" in text
-    assert "$$" not in text
-
-
 # ---------------------------------------------------------------- how it can be read
 
 CUT = """() => [...document.querySelectorAll("article pre")]
