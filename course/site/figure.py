@@ -34,9 +34,9 @@ def figure(found: re.Match[str], folder: Path) -> str:
     body = body.replace(MONOSPACE, "var(--font-stack--monospace)")
     body = re.sub(r"<g>\s*</g>", "", " ".join(body.split()))
     top, bottom, wide = int(drawn[1]) - ABOVE, int(drawn[2]) + BELOW, float(size[1])
-    kind = "wide" if wide > 600 else "narrow"
+    kind = "drawn wide" if wide > 600 else "drawn"
     return (
-        f'<figure class="drawn {kind}"><svg viewBox="0 {top} {wide:g} {bottom - top}" role="img" '
+        f'<figure class="{kind}"><svg viewBox="0 {top} {wide:g} {bottom - top}" role="img" '
         f'aria-label="{escape(alt)}">{body}</svg>'
         f"<figcaption><b>{title}</b> {caption}</figcaption></figure>"
     )

@@ -45,7 +45,7 @@ def record(device: Device, step: Step) -> Graph:
     `with device.capture() as graph:` records what is launched in its body. `graph.replay()` runs
     the recording with one launch, later, as often as somebody wants a token.
     """
-    with device.capture(name="one token") as recording:
+    with device.capture() as recording:
         step()
     return recording
 

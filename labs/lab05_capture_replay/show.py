@@ -34,11 +34,15 @@ def main() -> None:
         device.launch(k.scale, out, view["x"], by=2.0)
         return out
 
+    graph, _ = GraphRunner(device, forward, inputs, [1])._record(1)
+    print("recorded:", *[node.label for node in graph.nodes], end="; ")
+    print(f"kernels that ran: {device.counters.kernels}\n")
     runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
     report = runner.capture()
     for one in report.rungs:
         print(f"rung {one.rung}: {one.graphs} graph, pool + {one.pool_growth_bytes:,} bytes")
-    print(f"the sums after all captures: {device.read(sums)[:, 0]}\n")
+    print(f"the sums after all captures: {device.read(sums)[:, 0]}")
+    print("batches of 1 to 8 rows run at the rungs", *map(runner.rung_for, range(1, 9)), end="\n\n")
     print("a character for each µs: copy, launch, wait, the kernels add and scale; · nothing\n")
     for slots in ([1, 2, 3, 4, 5], [3], [1, 2, 3]):
         x = np.repeat(np.array(slots, np.float32)[:, None], WIDTH, axis=1)

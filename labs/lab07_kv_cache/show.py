@@ -40,10 +40,9 @@ def one_step() -> None:
         print(f"  {name:13}{' '.join(f'{one!s:>2}' for one in list(row))}")
     arrays = {name: np.asarray(array) for name, array in request_arrays(entries, 2).items()}
     for row, (name, *_) in enumerate(requests):
-        brings, has, last, blocks = (
-            arrays[of][row] for of in ("query_lens", "context_lens", "last_rows", "block_table")
-        )
-        print(f"  {name} brings {brings}, then has {has}; its last row {last}, blocks {blocks}")
+        told = {of: array[row] for of, array in arrays.items()}
+        print("  {} brings {query_lens}, then has {context_lens}; its last row {last_rows}, "
+              "blocks {block_table}".format(name, **told))  # fmt: skip
     angle, one = np.arange(8.0, dtype=np.float32)[:, None], np.ones((4, 1), np.float32)
     q, keys, values = np.zeros((4, 2)), np.zeros((1, 4, 1, 2)), np.zeros((1, 4, 1, 2))
     qkv = np.concatenate([one, 0 * one] * 3, axis=1)

@@ -33,9 +33,8 @@ def small() -> None:
     for rows, count in FEW.items():
         rung = ladder.rung(rows) or 0
         print(f"{count:4} of {rows:2} rows at rung {rung:2}  {'█' * rows}{'░' * (rung - rows)}")
-    waste = ladder.waste(FEW)
-    print(f"padded rows: {waste.padded_rows}", end="")
-    print(f", {waste.wasted_fraction:.0%} of all that are computed")
+    print(f"padded rows: {ladder.waste(FEW).padded_rows}", end=", ")
+    print(f"{ladder.waste(FEW).wasted_fraction:.0%} of all that are computed")
     best = best_ladders(FEW, 4)[-1]
     print(f"the best four rungs for them: {', '.join(map(str, best))}, "
           f"{best.waste(FEW).wasted_fraction:.0%} padding\n")  # fmt: skip

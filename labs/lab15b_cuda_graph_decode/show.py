@@ -57,8 +57,8 @@ def served() -> None:
     ]
     steps: list[StepRecord] = []
     done = Engine(runner, LIMITS, dispatcher).run(requests, on_step=steps.append)
-    told = " ".join(f"{s.batch.num_reqs}:{s.descriptor.num_tokens}" for s in steps)
-    print(f"requests and the rows that ran for them, step by step: {told}")
+    ran = [f"{step.batch.num_reqs}:{step.descriptor.num_tokens}" for step in steps]
+    print("requests and the rows that ran for them, step by step:", *ran)
     for one in sorted(done, key=lambda one: one.request.request_id):
         print(f"{one.request.request_id} {TOKENIZER.decode(list(one.tokens))!r}")
     predicted(steps)

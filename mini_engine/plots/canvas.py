@@ -30,7 +30,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path as Outline
@@ -138,7 +138,8 @@ def write_legibly(figure: Figure) -> None:
                 extent = text.get_window_extent()
                 centre = (extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2
                 below = [box for box in boxes if box.contains_point(centre)]
-                text.set_color(hue.ink_on(to_hex(below[-1].get_facecolor())) if below else hue.INK)
+                fill = to_rgba(below[-1].get_facecolor()) if below else to_rgba(hue.PAPER)
+                text.set_color(hue.ink_on(to_hex(fill)) if fill[3] > 0.6 else hue.INK)
 
 
 def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> str:

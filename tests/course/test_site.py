@@ -37,12 +37,6 @@ def test_no_page_loads_anything_from_a_network(site: Path) -> None:
         assert not loads.search(path.read_text()), path
 
 
-def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
-    text = (site / "course/03-the-decode-step.html").read_text()
-    assert "<mfrac>" in text
-    assert "$$" not in text
-
-
 # ---------------------------------------------------------------- how it can be read
 
 CUT = """() => [...document.querySelectorAll("article pre")]
@@ -113,6 +107,23 @@ def test_the_menu_has_three_levels(site: Path, browser: Any) -> None:
     opened.context.close()
 
 
+def test_a_bar_below_the_thumb_leads_back_and_on_and_opens_the_menu(
+    site: Path, browser: Any
+) -> None:
+    opened, _ = page(browser, f"file://{site}/course/04-two-clocks.html", viewport=PHONE)
+    bar = opened.locator("nav.thumb")
+    box = bar.bounding_box()
+    assert (box["y"] + box["height"], box["width"]) == (PHONE["height"], PHONE["width"])
+    bar.locator("label").click()
+    opened.locator(".sidebar-drawer a", has_text="The labs").wait_for()
+    opened.locator(".sidebar-overlay").click(position={"x": 380, "y": 400})
+    bar.locator("a").last.click()
+    assert opened.url.endswith("course/05-capture-and-replay.html")
+    bar.locator("a").first.click()
+    assert opened.url.endswith("course/04-two-clocks.html")
+    opened.context.close()
+
+
 def test_two_lanes_of_the_race_are_in_the_first_screen_of_a_phone(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/index.html", viewport=PHONE)
     second = opened.locator(".race-lanes").nth(1).bounding_box()
@@ -141,7 +152,7 @@ def test_the_readme_begins_with_the_race(site: Path, browser: Any) -> None:
 
 
 # Of each figure of a page: its letters in pixels, those that cover others, and those outside.
-LETTERS = """() => [...document.querySelectorAll("figure.drawn.KIND svg")].map((svg) => {
+LETTERS = """() => [...document.querySelectorAll("figure.drawn svg")].map((svg) => {
   const frame = svg.getBoundingClientRect(), seen = [], bad = [];
   for (const text of svg.querySelectorAll("text")) {
     const box = text.getBoundingClientRect(), say = text.textContent.trim();
@@ -171,9 +182,9 @@ def test_a_figure_of_a_page_can_be_read_at_two_widths_and_is_enlarged_there(
     opened, _ = page(browser, f"file://{site}/index.html")
     for path in [*site.glob("course/[0-9]*.html"), *site.glob("course/deeper/*.html")]:
         opened.goto(f"file://{path}")
-        for viewport, kind in ((PHONE, "narrow"), ({"width": 1440, "height": 900}, "drawn")):
+        for viewport in (PHONE, {"width": 1440, "height": 900}):
             opened.set_viewport_size(viewport)
-            assert opened.evaluate(LETTERS.replace("KIND", kind)) == [], (path.stem, viewport)
+            assert opened.evaluate(LETTERS) == [], (path.stem, viewport)
     opened.goto(f"file://{site}/course/05-capture-and-replay.html")
     opened.set_viewport_size(PHONE)
     figure = opened.locator("figure.drawn svg").last

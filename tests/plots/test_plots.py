@@ -201,16 +201,6 @@ def test_the_timeline_writes_itl_idle_share_and_the_kernels_done_in_the_window(
     assert "One graph, from the first kernel on: 22 done in 60 µs" in told
 
 
-def test_the_legend_names_what_is_there_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    plots.timeline({"eager": step(5.0)}, tmp_path / "x.png")
-    first = words(figures[0])
-    assert "GPU: kernel launched alone" in first
-    assert "GPU: kernel in a graph" not in first
-
-
 def test_kernel_names_are_written_where_they_fit_and_left_out_where_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,16 +219,6 @@ def test_kernel_names_are_written_where_they_fit_and_left_out_where_not(
         box = text.get_window_extent()
         assert edge.x0 - 2 <= box.x0 <= box.x1 <= edge.x1 + 2
         assert edge.y0 <= box.y0 <= box.y1 <= edge.y1
-
-
-def test_a_recorded_step_is_shown_from_its_middle_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    plots.timeline(STEPS, tmp_path / "x.png", middle=True)
-    assert "One graph, from its middle on: 21 done in 60 µs" in words(figures[0])  # each 2.5 µs
-    [*_, eager, graph] = panels(figures[0])
-    assert eager.get_xlim() == graph.get_xlim()
 
 
 def test_bars_have_letters_that_a_phone_shows(

@@ -27,7 +27,7 @@ for (const image of document.querySelectorAll("article img, figure.drawn svg")) 
 // A chapter is read when its end has been on the screen. It is kept on this machine only.
 const read = new Set(JSON.parse(localStorage.getItem("read") ?? "[]"));
 const here = location.pathname.match(/course\/\d\d-[\w-]+(?=\.html)/)?.[0];
-const end = document.querySelector("footer .related-pages");
+const end = document.querySelector("footer");
 if (here && end) {
   new IntersectionObserver(([seen]) => {
     if (seen.isIntersecting) localStorage.setItem("read", JSON.stringify([...read.add(here)]));

@@ -68,15 +68,15 @@ def test_at_green_the_engine_grows_and_what_the_code_does_is_shown(say: Say) -> 
     code, said = say("check")
     assert code == 0
     assert f"2 of {HOLES} holes are yours" in said
-    assert "625 now" in said
+    assert re.search(r"tokens a second before, \d+ now: 6\.\d times as many", said)
     say("start", "5")
     graphs = lab_number("5")
     mine(graphs).write_text(graphs.reference()["graphs.py"])
     code, said = say("check")
     assert code == 0
-    assert re.search(r"2,012 tokens a second, before 586.*\n.*█.*\nbefore\n  CPU █", said), (
-        "it is faster now"
-    )
+    found = re.search(r"([\d,]+) tokens a second, before (\d+).*\n.*█.*\nbefore\n  CPU █", said)
+    assert found
+    assert int(found[1].replace(",", "")) > 3 * int(found[2]), "it is faster now"
     assert "a batch of 3 at rung 4" in said, "what lab 5 shows"
     assert say("check")[1].count("as before") == 1, "and as fast when it is checked again"
 
