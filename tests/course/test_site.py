@@ -203,9 +203,10 @@ def test_the_site_is_light(site: Path) -> None:
         loads = set(re.findall(r'<(?:link|script|img)[^>]+(?:href|src)="([^"?#]+\.\w+)', text))
         there = {(path.parent / name).resolve() for name in loads} - {path}
         parts = [path, *(part for part in there if part.suffix not in (".html", ".inv"))]
+        parts += site.glob("_static/fonts/*.woff2")
         travels = {
             part: part.stat().st_size
-            if part.suffix == ".png"
+            if part.suffix in (".png", ".woff2")
             else len(gzip.compress(part.read_bytes()))
             for part in parts
         }
