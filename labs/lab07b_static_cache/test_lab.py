@@ -392,14 +392,6 @@ def blank(rows: int, queries: int, columns: int) -> MaskedStep:
     return MaskedStep(ids, ids.clone(), ids.clone(), rows_, rows_.clone(), mask)
 
 
-def test_steps_have_one_key_exactly_where_their_masks_have_one_size() -> None:
-    sizes = [(2, 5, 5), (2, 1, 20), (2, 4, 4), (2, 3, 20), (2, 1, 1), (3, 2, 4), (1, 4, 4)]
-    assert len({blank(*size).key for size in sizes}) == len(sizes)
-    step = blank(3, 2, 4)
-    step.mask.fill_(True)
-    assert step.key == blank(3, 2, 4).key
-
-
 def test_prompts_of_one_token_are_no_decode_step() -> None:
     """The decode graph is there first; a small mask that is copied into its own broadcasts."""
     engine = new_engine(batch=2)
