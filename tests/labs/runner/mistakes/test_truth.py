@@ -32,7 +32,7 @@ def named(report: Report) -> set[str]:
 
 MISTAKES = [  # lab, what stands there, what somebody typed
     ("4", "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.graph_gap_us"),
-    ("4", "kernels * issue + kernel_us  #", "kernels * issue - kernel_us  #"),
+    ("4", "kernels * issue + kernel_us  #", "kernels * issue + 2 * kernel_us  #"),
     ("4", "return kernels * kernel_us / itl_us", "return kernels + kernel_us / itl_us"),
     ("4", "return kernels * kernel_us / itl_us", "return kernels * kernel_us / itl"),
     ("4", "math.ceil(capture_us / saved_us)", "math.floor(capture_us / saved_us)"),
