@@ -19,6 +19,7 @@ from mini_engine.files import write_whole
 from mini_engine.model.config import named_shape
 from mini_engine.plots import hue
 from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.run import around, padded_step
 from mini_engine.step.step_model import StepModel
@@ -32,6 +33,7 @@ WAYS = {  # what the lane is called, the engine, and the mode that it captures i
 }
 SHOWN = ("transformers", "eager", "graph")  # on the first page and in the README
 PROMPT = "Return the number"
+RECORDED = (1, 4, 8, 16)  # batches
 SLOWER = 40  # the text appears so many times as slowly as predicted
 
 
@@ -103,7 +105,30 @@ def table() -> dict[str, Any]:
         f"{SHAPE} on one {CARD.upper()} in a usual server, {CONTEXT} tokens of context. The text "
     )
     about += f"is written by the course's small checkpoint, {SLOWER} times as slowly as predicted."
-    return {"lanes": lanes, "prompt": PROMPT, "words": words(), "slower": SLOWER, "about": about}
+    return {
+        "lanes": lanes, "prompt": PROMPT, "words": words(), "slower": SLOWER, "about": about,
+        "recorded": recorded(), "view": 0,
+    }  # fmt: skip
+
+
+def recorded() -> dict[str, Any]:
+    """The same race as others have recorded it, of which the GPU's lane is known. Times in µs."""
+    lanes = []
+    for way, name in (("eager", "SGLang, eager"), ("graph", "SGLang, one graph")):
+        steps = [anatomy(load_recording(f"sglang-{SHAPE}-h100-{way}", batch)) for batch in RECORDED]
+        lanes.append(
+            {
+                "name": name,
+                "launches": round(steps[0].launches or 0),
+                "kernels": round(steps[0].kernels or 0),
+                "itl": [round(step.gpu_us) for step in steps],
+                "busy": [round(step.busy_us) for step in steps],
+            }
+        )
+    about = f"Recorded by others with nsys, which slows the CPU: SGLang, {SHAPE} on one H100 "
+    about += f"({load_recording(f'sglang-{SHAPE}-h100-eager').source}). From its first kernel to "
+    about += "its last; the CPU's lane is not told."
+    return {"batches": RECORDED, "lanes": lanes, "about": about}
 
 
 # ---------------------------------------------------------------- as a picture

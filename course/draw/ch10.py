@@ -1,4 +1,4 @@
-"""Figures of chapter 10: what a batch does to throughput, and three requests on both clocks."""
+"""Figures of chapter 10: three requests on both clocks, and what a batch and a reader more do."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas, doubling_ticks
 from mini_engine.plots.timeline import COLOURS
 from mini_engine.sim.device import Device
+from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
+from mini_engine.step.storage import stored_as
 from mini_engine.validate.points import SHIPPED_POINTS, Sheets, read_points
 
 # (name, prompt tokens, new tokens, arrival in ms)
@@ -226,5 +230,75 @@ def recorded(way: str) -> list[tuple[int, float]]:
 
 # Batch and ms of a step in one graph: https://github.com/vllm-project/vllm/issues/47089
 ON_B200 = ((1, 1.5), (128, 2.5))
+SGLANG_TOKENS = 336  # of a text, halfway from the 128th token after a prompt of 16 to the 512th
 
-FIGURES = {"10-throughput.svg": throughput, "10-batch-over-time.svg": batch_over_time}
+# ---------------------------------------------------------------- what a further reader adds
+
+KEYS, ROWS, SERVER = "its keys and values", "its rows in the kernels", "the server's work for it"
+APART = {KEYS: hue.ATTENTION, ROWS: hue.PRODUCT, SERVER: hue.LAUNCH, "not taken apart": hue.PART}
+
+
+def further_reader(path: Path) -> None:
+    """What one more request adds to a step, in µs: three recorded servers, and our formula."""
+    shape, h200, known = named_shape("qwen3-0.6b"), load_spec("h200"), Sheets.shipped()
+    points = {p.id: p for p in read_points(SHIPPED_POINTS, known)[0]}
+    token = stored_as(shape).kv_bytes_per_token
+
+    few, many = (load_recording("sglang-qwen3-0.6b-h100-graph", n).table for n in (1, 16))
+    busy = (many.busy_us - few.busy_us) / 15
+    idle = [t.idle_us + (t.idle_in_launch_us or 0) for t in (few, many)]
+    waits = (idle[1] - idle[0]) / 15
+    keys = token * SGLANG_TOKENS / load_spec("h100").attention_gb_s / 1e3
+
+    first, last = points["gf-graph-b1"], points["gf-graph-b32-in128"]
+    nano = 1e3 * (last.itl_ms - first.itl_ms) / (last.batch - first.batch)
+    nano_keys = token * last.context / load_spec("rtx3090").attention_gb_s / 1e3
+
+    (alone, ms), (crowd, longer) = ON_B200
+    one, more = (
+        step_time(step_ops(shape, StepShape.decode(n, 512), h200.ops), h200, "full", num_reqs=n)
+        for n in (1, 33)
+    )
+    ours = (more.itl_us - one.itl_us) / 32
+    our_keys = token * 512 / h200.attention_gb_s / 1e3
+    bars = {
+        "vLLM on a B200, recorded": (0, 0, 0, 1e3 * (longer - ms) / (crowd - alone)),
+        "SGLang on an H100, recorded": (keys, busy - keys, waits, 0),
+        "nano-vllm on an RTX 3090, recorded": (nano_keys, 0, 0, nano - nano_keys),
+        "our formula for vLLM on an H200": (
+            our_keys, ours - our_keys - h200.request_us, h200.request_us, 0,
+        ),
+    }  # fmt: skip
+    totals = [sum(parts) for parts in bars.values()]
+    with canvas(
+        path, (6.9, 7.6),
+        title=f"A further reader makes a step {min(totals):.0f} to {max(totals):.0f} µs longer",
+        caption="Qwen3-0.6B in one graph. Recorded by others; the last is fitted to steps of vLLM.",
+    ) as figure:  # fmt: skip
+        axes, legend = figure.subplots(2, 1, height_ratios=[4, 1.5])
+        for y, (who, parts) in enumerate(bars.items()):
+            axes.text(0, y - 0.36, who, va="bottom")
+            left = 0.0
+            for us, colour in zip(parts, APART.values(), strict=True):
+                axes.barh(y, us, left=left, height=0.5, color=colour, edgecolor=hue.PAPER)
+                if us > 6:
+                    axes.text(
+                        left + us / 2, y, f"{us:.0f}", ha="center", va="center",
+                        color=hue.ink_on(colour),
+                    )  # fmt: skip
+                left += us
+            axes.text(left + 1, y, f"{left:.0f} µs", va="center", weight="bold")
+        axes.set(xlim=(0, 1.2 * max(totals)), ylim=(len(bars) - 0.5, -0.8))
+        axes.set_xlabel("µs that one more request adds to a step")
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        legend.set_axis_off()
+        handles = [Patch(color=colour, label=part) for part, colour in APART.items()]
+        legend.legend(handles=handles, loc="upper left", borderaxespad=0, handlelength=1.2)
+
+
+FIGURES = {
+    "10-throughput.svg": throughput,
+    "10-batch-over-time.svg": batch_over_time,
+    "10-further-reader.svg": further_reader,
+}

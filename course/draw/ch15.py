@@ -27,7 +27,7 @@ LADDER = (
     ("O, residual, norm", 10.960, 10.829),
     ("two input products", 10.749, 10.624),
     ("attention's gate, O", 10.561, 10.366),
-    ("q/k norm, RoPE, KV write", 10.495, 10.409),
+    ("q/k norm, rotation, KV write", 10.495, 10.409),
     ("a linear-attention chain", 10.322, 10.152),
 )
 
@@ -65,7 +65,7 @@ def ladder(path: Path) -> None:
 
 SHORT = {
     "qkv_proj": "QKV",
-    "qk_norm_rope_kv_write": "RoPE",
+    "qk_norm_rope_kv_write": "rotate",
     "attention": "att.",
     "o_proj": "O",
     "add_rms_norm": "norm",
@@ -95,7 +95,7 @@ def layer_in_a_graph(path: Path) -> None:
             axes.set_title(f"{words} kernels: {end_us:.0f} µs", pad=4)
             right_us = max(right_us, end_us)
         _early(rows[2])
-        rows[2].set_title("five, loading before they wait (drawn)", pad=4)
+        rows[2].set_title("five that load before they wait (an idea, on no scale)", pad=4)
         for axes in rows[:2]:
             axes.set_xlim(0, right_us)
         rows[0].tick_params(axis="x", labelbottom=False)
@@ -178,7 +178,7 @@ def last_four(path: Path) -> None:
             for part in ("bytes", "starts", "launches", "engine"):
                 axes.barh(row, bar.parts_us[part] / 1e3, left=left, color=PART_COLOURS[part])
                 left += bar.parts_us[part] / 1e3
-            axes.text(left, row, f" {left:.2g} ms", va="center", weight="bold")
+            axes.text(left, row, f" {bar.told}", va="center", weight="bold")
         axes.axvline(floor_us() / 1e3, color=hue.INK, linewidth=1.5)
         names = ["vLLM, in one graph", *(bar.label for bar in last[1:])]
         axes.set_yticks(range(len(last)), names)

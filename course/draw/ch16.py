@@ -64,9 +64,15 @@ QUESTIONS = (  # a question, and where "yes" leads
         "Do users wait outside\nof the step?",
         "Tokeniser, network: no kernel\nhelps. (A queue because the\nstep is slow is a no.)",
     ),
-    ("Does the GPU idle while\na step runs?", "Record the step: graphs,\nladder, pieces (5, 8, 9)"),
+    (
+        "Does the GPU idle for\nover a fifth of a step?",
+        "Record the step: graphs,\nladder, pieces (5, 8, 9)",
+    ),
     ("Are its kernels shorter\nthan some 7 µs?", "Fewer kernels, early\nstarts (11, 13, 15)"),
-    ("Do the bytes explain\nthe time?", "Few bits, or more users\nfor each byte (3, 10)"),
+    (
+        "Do the bytes explain\nover half of the time?",
+        "Few bits, or more users\nfor each byte (3, 10)",
+    ),
 )
 LAST = "Then it is arithmetic: reuse prompts (10),\ntile (12), or take a larger card"
 ROW, BOX = 2.0, 1.25

@@ -104,12 +104,13 @@ def _bars(axes: Axes, told: Sequence[Bar], right_ms: float, digits: int) -> None
 
 def account(path: Path) -> None:
     """Every bar of the ledger, with its interval."""
-    title = "From 17 ms to 0.68, and how surely"
+    rows = ledger.rows_of(17)
+    title = f"From {rows[0].told} to {rows[-1].told}, and how surely"
     caption = (
         "Predicted: the ledger. Line: where four of five measured steps of one request lie around "
         "what a fit that had not seen them predicts. None of them is a step of our own engine."
     )
-    with_intervals(path, ledger.rows_of(17), 8.1, title, caption)
+    with_intervals(path, rows, 8.1, title, caption)
 
 
 FIGURES = {"17-three-ideas.svg": three_ideas, "17-account.svg": account}

@@ -55,7 +55,7 @@ class Bar:
 
     @property
     def told(self) -> str:
-        return f"{self.ms:.2g} ms"
+        return f"{self.ms:#.2g}".rstrip(".") + " ms"
 
 
 def parts_us(

@@ -323,6 +323,10 @@ def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[st
 def run_update(args: Namespace, console: Console) -> Done:
     """Carry the learner's code over to the engine of today, where it is due."""
     progress = workspace.load_progress()
+    names = {lab.name.partition("_")[2]: lab.name for lab in all_labs()}
+    for old in sorted(workspace.home().glob("lab*_*")):
+        if (name := names.get(old.name.partition("_")[2])) and name != old.name:
+            console.print(f"{old} has the number of an older course: rename it to {name}")
     labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
     if args.number is not None:
         lab = lab_number(args.number)

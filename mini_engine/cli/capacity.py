@@ -6,17 +6,13 @@
 Two sums tell most of what a card can do: bytes that must be held, against its memory, and bytes
 that one token must read, against its bandwidth. The second is the floor of ITL: no engine, graph or
 kernel can be faster. A GGUF file goes by its mix (--quant q4_k_m) or by its size. Engines differ in
-what they keep; the last line predicts a step of --engine on --host beside its floor.
+what they keep. What a step takes above its floor, `explain` predicts.
 """
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.capacity import capacity, check_context
-from mini_engine.step.curves import step_floor_us
-from mini_engine.step.explain import Way
-from mini_engine.step.kernels import StepShape
-from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 
 SHARED, DEFAULTS = "shape spec stored batch context", {"context": 4096}
@@ -38,13 +34,7 @@ def run(args: Args, console: Screen) -> Found:
     report = capacity(
         config, spec, context=context, batch=batch, stored=stored, capture_sizes=sizes
     )
-    predicted = None
-    if report.fits:  # one full graph
-        itl_us = StepModel(config, spec, stored).itl_us("full", StepShape.decode(batch, context))
-        floor_us = step_floor_us(config, spec, batch, context, stored)
-        predicted = Way.of(spec, itl_us, "FULL", batch, floor_us)
-    found = {"full_graphs": len(sizes), "report": report, "predicted": predicted}
-    return {**options.told(server), **found}
+    return {**options.told(server), "full_graphs": len(sizes), "report": report}
 
 
 def show(r: Args, console: Screen) -> None:
@@ -56,14 +46,9 @@ def show(r: Args, console: Screen) -> None:
     }  # fmt: skip
     rows = report.rows()
     say(table(columns, rows, bold=[len(rows) - 1]))
-    if not report.fits:
-        say("It does not fit. No step is predicted.")
     made_for = f" of memory; the model was made for {report.model_context:,}"
     say(f"longest context of one request: {report.max_context:,} tokens"
         f"{made_for if report.max_context > report.model_context else ''}\n"
         f"largest batch at {r.context:,} tokens: {report.max_batch:,}\n"
         f"floor of ITL: {report.floor_ms:.3f} ms at the bandwidth on paper, "
         f"{report.copy_floor_ms:.3f} ms at what a copy reaches")  # fmt: skip
-    if r.predicted:
-        say(f"one graph of {r.engine} on the host {r.host}, predicted: {options.ms(r.predicted)}. "
-            f"{options.WITHIN}")  # fmt: skip

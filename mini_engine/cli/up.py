@@ -21,7 +21,7 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.server import Server
-from mini_engine.serving.realtime import RealTime
+from mini_engine.serving.replay import RealTime
 
 SPEC = {flags: row for flags, row in options.SHARED["spec"].items() if "--host" not in flags}
 SHARED = "mode limits sizes stored"

@@ -7,7 +7,7 @@ Out: a `Backend`: an engine that takes one step at a time, and how text becomes 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
@@ -19,8 +19,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import TextStream, Tokenizer
 from mini_engine.server import Server
-from mini_engine.serving.realtime import RealTime
-from mini_engine.serving.replay import Replica
+from mini_engine.serving.replay import RealTime, Replica
 from mini_engine.step.cards import load_spec
 
 BLOCK_SIZE = 16  # tokens
@@ -67,9 +66,9 @@ def predicted(
 ) -> Backend:  # fmt: skip
     """`tokenizer`: the folder of one in whose tokens prompts are counted. Raises ValueError as
     `Server.sized` does, and for a folder without a tokenizer."""
-    sized, folder = server.sized(mode, capture_sizes), resolve_model(tokenizer)
-    limits = replace(sized.limits, prefix_caching=prefix_caching)
-    steps = RealTime(Replica(server.costs, limits, sized.dispatcher))
+    sized = server.sized(mode, capture_sizes, prefix_caching=prefix_caching)
+    folder = resolve_model(tokenizer)
+    steps = RealTime(Replica(server.costs, sized.limits, sized.dispatcher))
     words, template = Tokenizer(folder, ()), ChatTemplate(folder)
     return Backend(server.config.name, steps, words, template, Placeholder)
 

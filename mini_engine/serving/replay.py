@@ -19,6 +19,7 @@ A step waits for its copies to and from host memory: nothing overlaps.
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -386,6 +387,32 @@ class Replica:
         if self.sharing:
             return (int(request.request_id) + 1) * OWN_TOKENS - 1
         return 0
+
+
+class RealTime:
+    """A `Replica` on the wall's clock, for one thread: each step ends when it is predicted to. What
+    Python and a sleep that is too long add to one step is caught up in the next. Ids are numbers.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica, self.scheduler, self.cancel = replica, replica.scheduler, replica.cancel
+        self._began = time.perf_counter()
+
+    @property
+    def now_us(self) -> float:
+        return (time.perf_counter() - self._began) * 1e6
+
+    def submit(self, request: Request) -> None:
+        """Raises ValueError as `Replica.enter` does."""
+        self.replica.enter(request, self.now_us)
+
+    def step(self) -> tuple[ScheduledBatch, BatchDescriptor] | None:
+        """None: nobody is there."""
+        if not self.scheduler.has_unfinished:
+            return None
+        done = self.replica.step()
+        time.sleep(max(0.0, self.replica.now_us - self.now_us) / 1e6)
+        return done
 
 
 class Ramp(NamedTuple):

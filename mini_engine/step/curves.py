@@ -16,20 +16,11 @@ from dataclasses import dataclass
 
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
+from mini_engine.step import run
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape
-from mini_engine.step.run import (
-    MODES,
-    Mode,
-    StepTime,
-    around,
-    input_copy,
-    is_live,
-    launched,
-    pieces,
-    run_of,
-)
+from mini_engine.step.run import MODES, Mode, StepTime, around
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
@@ -182,11 +173,11 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
     ops = [op for op in ops if op.by != "torch"]
-    while is_live(mode, ops[-1].splitting, ops[-1].by):
+    while run.is_live(mode, ops[-1].splitting, ops[-1].by):
         ops = ops[:-1]
-    live = [is_live(mode, op.splitting, op.by) for op in ops]
-    graphs = [nodes for nodes, graph in pieces(live) if graph]
-    warm_us = run_of([input_copy(spec), *launched(ops, spec, "eager")], spec).both
+    live = [run.is_live(mode, op.splitting, op.by) for op in ops]
+    graphs = [nodes for nodes, graph in run.pieces(live) if graph]
+    warm_us = run.run_of([run.input_copy(spec), *run.launched(ops, spec, "eager")], spec).both
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,
         capture_us=sum(graphs) * (spec.cpu_op_us + spec.capture_node_us),

@@ -251,6 +251,8 @@ def test_where_nothing_could_be_timed_the_command_fails(
         (["--arms", "graph-7"], "graph-7"),
         (["--arms", ""], "''"),
         (["--rounds", "3"], "3"),
+        (["--against", "vlm"], "vlm"),
+        (["--against", "vllm"], "'tiny'"),
         (["--shape", "qwen9"], "qwen9"),
         (["--plot", "no.json"], "no.json"),
     ],

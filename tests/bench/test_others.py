@@ -21,7 +21,6 @@ pytest.importorskip("torch")
 from mini_engine.bench import others
 from mini_engine.bench.others import KINDS, NAMES, OURS, Job, gaps, prompts
 from mini_engine.bench.rows import MEASURED, NOT_RUN
-from mini_engine.cli import main
 from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
 
 STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
@@ -194,11 +193,3 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
     assert (vllm.status, vllm.itl.median, vllm.p99_us) == (MEASURED, 40.0, 500.0)
     assert vllm.times_ours == pytest.approx(40 / 120, rel=1e-5)
     assert vllm.same_tokens == 1.0
-
-
-@pytest.mark.parametrize(
-    ("words", "value"), [(["--against", "vlm"], "vlm"), (["--against", "vllm"], "'tiny'")]
-)
-def test_bad_input_names_the_value(words: list[str], value: str, capsys: Any) -> None:
-    assert main(["bench", "--device", "cpu", *words]) == 2
-    assert value in capsys.readouterr().err

@@ -90,18 +90,6 @@ def test_help_teaches_says_where_to_go_next_and_leaves_no_option_out(
 # -- in a process of its own ---------------------------------------------------------------------
 
 
-def test_help_imports_nothing_that_only_work_needs() -> None:
-    program = (
-        "import sys; from mini_engine.cli import main\n"
-        "for command in ('demo', 'generate', 'crossover', 'ladder', 'capacity', 'validate'):\n"
-        "    try: main([command, '--help'])\n"
-        "    except SystemExit: pass\n"
-        "print({'torch', 'matplotlib'} & set(sys.modules), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.stderr == "set()\n"
-
-
 def test_ctrl_c_while_a_program_works_is_one_line() -> None:
     program = (
         "import sys, time; from mini_engine.cli.ending import guarded\n"

@@ -208,24 +208,6 @@ def test_every_chapter_lab_and_notebook_has_its_place_on_the_path() -> None:
     assert {path.name for path in CHAPTERS} | labs | books | deeper <= targets
 
 
-def test_there_are_forty_exercises_with_folded_answers_and_forty_questions() -> None:
-    exercises = (COURSE / "EXERCISES.md").read_text()
-    assert re.findall(r"^\*\*(\d+)\.\*\*", exercises, re.MULTILINE) == [
-        str(n) for n in range(1, 41)
-    ]
-    assert exercises.count("<details>") == exercises.count("</details>") == 40
-    questions = (COURSE / "INTERVIEW.md").read_text()
-    numbers = re.findall(r"^\*\*(\d+)\. .+\*\*$", questions, re.MULTILINE)
-    assert numbers == [str(n) for n in range(1, 41)]
-
-
-def test_there_are_twenty_claims_and_each_names_the_chapter_that_answers_it() -> None:
-    text = (COURSE / "CLAIMS.md").read_text()
-    found = re.findall(r'^\*\*(\d+)\. ".+?"\*\*(.+?)(?=^\*\*|\Z)', text, re.MULTILINE | re.DOTALL)
-    assert [int(number) for number, _ in found] == list(range(1, 21))
-    assert all(re.search(r"\[Chapter \d+\]\(\d\d-", answer) for _, answer in found)
-
-
 def test_the_hours_of_the_path_are_those_of_reading_and_of_the_labs() -> None:
     minutes: dict[str, int] = {}
     for lab in all_labs():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,19 @@ def test_links_and_anchors_lead_somewhere(document: Path) -> None:
         assert there.exists(), target
         if anchor and there.suffix == ".md":
             assert anchor[1:] in anchors(there.read_text()), f"{target}{anchor}"
+
+
+def test_what_is_set_up_elsewhere_is_what_the_project_asks_for() -> None:
+    """Of a container for an editor, and of Binder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    runtime = (ROOT / ".binder/runtime.txt").read_text()
+    for version in re.findall(r"3\.(\d+)", f"{container['image']} {runtime}"):
+        assert int(version) >= int(project["requires-python"].rpartition(".")[2])
+    _, goal = container["postCreateCommand"].split()
+    assert re.search(rf"^{goal}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (first,) = container["customizations"]["codespaces"]["openFiles"]
+    assert (ROOT / first).exists()
+    constraints, package = (ROOT / ".binder/requirements.txt").read_text().splitlines()
+    assert (ROOT / ".binder" / constraints.removeprefix("-c ")).exists()
+    assert package.removeprefix("-e .[").removesuffix("]") in project["optional-dependencies"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course.draw.ch00_race import CARD, CONTEXT, HOST, SHAPE, SHOWN, WAYS, race
+from course.draw.ch00_race import CARD, CONTEXT, HOST, RECORDED, SHAPE, SHOWN, WAYS, race
 from course.site.layout import step_figures
 from course.site.widgets.cutter import cutter
 from course.site.widgets.errors import errors
@@ -31,6 +31,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.model.config import named_shape
+from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us
@@ -155,6 +156,18 @@ def test_the_race_on_the_page_agrees_with_the_commands_at_every_batch(
         _, eager, graph = (us for us, *_ in told[str(point["batch"])])
         assert eager == pytest.approx(point["eager"]["itl_us"], rel=0.01)
         assert graph == pytest.approx(point["full"]["itl_us"], rel=0.01)
+    told = opened.evaluate("""() => {
+      const el = document.querySelector("[data-widget=race]");
+      el.querySelector(".race-views button:last-child").click();
+      return el.model.get("recorded").batches.map((batch) => {
+        el.model.set("batch", batch);
+        return [...el.querySelectorAll(".race-ms")].map((of) => Number(of.dataset.us));
+      });
+    }""")
+    for batch, steps in zip(RECORDED, told, strict=True):
+        for way, us in zip(("eager", "graph"), steps, strict=True):
+            step = anatomy(load_recording(f"sglang-qwen3-0.6b-h100-{way}", batch))
+            assert us == round(step.gpu_us)
     assert complaints == []
     opened.context.close()
 

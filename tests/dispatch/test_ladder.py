@@ -4,7 +4,6 @@
 """
 
 import itertools
-import random
 
 import pytest
 from hypothesis import given
@@ -162,16 +161,6 @@ def test_no_ladder_costs_less_whatever_a_rung_costs(histogram, rungs, top, costs
         for ladder in every_ladder(rungs, top)
     )
     assert (work(best, histogram, costs.__getitem__), len(best)) == least
-
-
-def test_the_best_ladder_of_a_server_at_full_size_beats_the_default_one():
-    rng = random.Random(0)
-    histogram = {rows: rng.randrange(1, 200) for rows in range(1, 257)}
-    default = CaptureLadder(default_capture_sizes(128, 8192))
-    best = optimal_ladder(histogram, len(default), top=default.top)
-    assert len(best) == len(default)
-    assert best.top == default.top == 256
-    assert best.waste(histogram).padded_rows < default.waste(histogram).padded_rows
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from mini_engine.endpoint.core import Core
 from mini_engine.engine.batch import Request
 from mini_engine.server import Server
-from mini_engine.serving import realtime
+from mini_engine.serving import replay as serving
 from mini_engine.serving.replay import Replica, replay
 from mini_engine.serving.report import Served
 from mini_engine.serving.request_trace import synthetic_trace
@@ -32,7 +32,7 @@ class Wall:
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     wall = Wall()
-    monkeypatch.setattr(realtime, "time", wall)
+    monkeypatch.setattr(serving, "time", wall)
     return wall
 
 
@@ -43,7 +43,7 @@ def test_it_serves_a_trace_as_serve_does_to_the_microsecond(wall: Wall) -> None:
     replay(trace, server.costs, sized.limits, sized.dispatcher, on_served=expected.append)
     found: list[Served] = []
     replica = Replica(server.costs, sized.limits, sized.dispatcher, on_served=found.append)
-    predicted, left = realtime.RealTime(replica), list(enumerate(trace))
+    predicted, left = serving.RealTime(replica), list(enumerate(trace))
     while left or predicted.scheduler.has_unfinished:
         if not predicted.scheduler.has_unfinished:
             wall.now_s = max(wall.now_s, left[0][1].arrival_us / 1e6)

@@ -131,14 +131,6 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
     assert "1 of 2" in say("ledger")[1]
 
 
-def test_one_question_is_asked_alone(say: Say) -> None:
-    code, said = say("predict", "4", "--question", "2")
-    assert code == 0
-    one, two, *_ = questions(LAB)
-    assert two.asks in said
-    assert one.asks not in said
-
-
 def test_once_the_key_is_known_no_answer_is_taken_also_if_the_lab_fails_again(say: Say) -> None:
     say("predict", "4", "--question", "1", "--say", "10")
     solve(say)

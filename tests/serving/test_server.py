@@ -46,13 +46,3 @@ def test_a_replay_is_that_of_serve(trace: Any, capsys: pytest.CaptureFixture[str
 
 def test_a_ladder_of_few_rungs_holds_the_batches_that_ran_most() -> None:
     assert SERVER.ladder({33: 100, 1: 7}, rungs=2) == [1, 33]
-
-
-def test_a_batch_between_two_rungs_pays_for_the_next_one() -> None:
-    before, at, after = (SERVER.itl(batch, 512).ms for batch in (31, 32, 33))
-    assert after - at > 1.2 * (at - before) > 0
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="rtx4060"):
-        Server("qwen3-8b", "rtx4060").itl()

@@ -19,8 +19,7 @@ from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.chat import ChatTemplate
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.serving.realtime import RealTime
-from mini_engine.serving.replay import Replica
+from mini_engine.serving.replay import RealTime, Replica
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import Mode
 from mini_engine.step.step_model import StepModel

@@ -132,15 +132,6 @@ def test_a_host_that_only_the_left_out_source_has_met_is_the_usual_one() -> None
             break
 
 
-def test_every_source_is_left_out_in_turn_and_one_alone_cannot_be() -> None:
-    turns: list[None] = []
-    fit = fit_points(POINTS, SHEETS, TABLE)
-    assert set(left_out(POINTS, fit, lambda: turns.append(None))) == {p.id for p in POINTS}
-    assert len(turns) == 2
-    alone = [p for p in POINTS if p.source == "attic"]
-    assert left_out(alone, fit_points(alone, SHEETS, TABLE)) == {}
-
-
 # ---- which hosts, and the table that ships
 
 

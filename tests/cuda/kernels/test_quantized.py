@@ -111,14 +111,6 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         linear.linear_add(torch.empty(1, 5), x, weight)
 
 
-def test_a_plain_weight_goes_to_the_plain_ops() -> None:
-    x, weight = torch.randn(3, 64), torch.randn(6, 64)
-    out, dense = torch.empty(3, 6), torch.empty(3, 6)
-    linear.linear(out, x, weight)
-    linear.library_linear(dense, x, weight)
-    torch.testing.assert_close(out, dense)
-
-
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_warp_loads_sixteen_bytes_a_thread_of_a_real_models_rows(bits: int) -> None:
     """A chunk is 128 words for each warp, so every thread has columns of its own in all rows."""

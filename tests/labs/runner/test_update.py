@@ -158,6 +158,15 @@ def test_a_file_of_the_learners_that_has_no_hole_stays_where_it_is(say: Say) -> 
     assert len(backups(lab)) == 1
 
 
+def test_a_folder_with_the_number_of_an_older_course_is_told_its_name_of_today(say: Say) -> None:
+    (old := workspace.home() / "lab20_static_cache").mkdir(parents=True)
+    rc, printed = say("update")
+    assert rc == 0
+    assert f"{old.name} has the number of an older course: rename it to lab07b_static_cache" in (
+        " ".join(printed.split())
+    )
+
+
 def test_without_need_nothing_is_touched(say: Say) -> None:
     say("start", "4")
     lab = lab_number("4")
