@@ -51,12 +51,17 @@ _LIGHT = {_PAGE.get(name, name): light for name, (light, _) in hue.LANES.items()
 _DARK = {_PAGE.get(name, name): dark for name, (_, dark) in hue.LANES.items()}
 _LIGHT |= {f"x{light[1:].lower()}": light for light in hue.DARK}
 _DARK |= {f"x{light[1:].lower()}": dark for light, dark in hue.DARK.items()}
+_FONTS = {
+    "font-stack": "Inter, system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
+    "font-stack--monospace": "'JetBrains Mono', ui-monospace, Menlo, Consolas, monospace",
+}
 _PAPER = {f"x{hue.PAPER[1:].lower()}": "var(--color-background-primary)"}
 html_theme_options = {
     "navigation_with_keys": True,
     "top_of_page_buttons": [],
     "light_css_variables": _LIGHT
     | _PAPER
+    | _FONTS
     | {"bad": "#b45309", "right": "#00795a", "paper": "#fbfaf7"},
     "dark_css_variables": _DARK | _PAPER | {"bad": "#fbbf24", "right": "#35c39b"},
 }

@@ -10,7 +10,6 @@ from labs.lab00_one_capture.one_step import feed, launches_of_a_token, played, r
 from labs.support.lanes import length_us
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import Buffer
 from mini_engine.step.cards import load_spec
 
 
@@ -63,28 +62,15 @@ def test_a_token_out_of_the_recording_takes_a_fifth_of_the_time() -> None:
 
 @pytest.mark.catches("a-graph-knows-names", "played-before-it-is-fed")
 def test_a_recording_computes_the_values_that_it_is_fed() -> None:
-    device, x, y = halves()
+    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    x, y = (device.upload(np.zeros(2, np.float32)) for _ in range(2))
     with device.capture() as graph:
         device.launch(k.scale, y, x, by=0.5)
     for values in ([8.0, 6.0], [1.0, 3.0], [8.0, 6.0]):
+        before = device.counters.copy()
         feed(device, graph, x, np.array(values, np.float32))
+        did = device.counters.since(before)
         found = device.read(y).tolist()
         assert found == [value / 2 for value in values], f"the half of {values}"
-
-
-def test_to_feed_is_one_copy_and_one_replay() -> None:
-    device, x, y = halves()
-    with device.capture() as graph:
-        device.launch(k.scale, y, x, by=0.5)
-    before = device.counters.copy()
-    feed(device, graph, x, np.ones(2, np.float32))
-    did = device.counters.since(before)
-    found = did.launches, did.graphs, did.kernels
-    assert found == (2, 1, 1), "launches, of them graphs; and kernels that ran"
-
-
-def halves() -> tuple[Device, Buffer, Buffer]:
-    """A device, a place of zeros to read, and one to write."""
-    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
-    x, y = (device.upload(np.zeros(2, np.float32)) for _ in range(2))
-    return device, x, y
+        ran = did.launches, did.graphs, did.kernels
+        assert ran == (2, 1, 1), "launches, of them graphs; and kernels that ran"

@@ -13,7 +13,6 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.step_model import StepModel
 
 SEQS, TOKENS = 256, 8192
-NONE = "."
 SHAPE, SPEC, MODE = named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE"
 COSTS = LadderCosts(SHAPE, SPEC, MODE, SEQS)
 
@@ -54,12 +53,10 @@ def large() -> None:
         tell(f"the best {len(ladder)}", ladder, steps)
     tell("1, 2, 4 … 64", CaptureLadder(2**i for i in range(7)), steps)
 
-    sizes = (1, 3, 5, 6, 7, 12, 20, 40, 97, 200)
-    print(f"\nthe rungs of batches of {sizes} on vLLM's rule; a point: eagerly")
-    for seqs in (SEQS, 100, 20, 6):
-        ladder = CaptureLadder(default_capture_sizes(seqs, TOKENS))
-        runs = [ladder.rung(n) for n in sizes]
-        print(f"   {seqs:3} requests: {' '.join(str(r or NONE) for r in runs)}  top {ladder.top}")
+    print("\nvLLM's rule for others:")
+    for seqs in (100, 20, 6):
+        sizes = default_capture_sizes(seqs, TOKENS)
+        print(f"   {seqs:3} requests: {len(sizes)} sizes, the last of them {sizes[-4:]}")
     print("   6 requests of 7 tokens: "
           f"{default_capture_sizes(6, TOKENS, num_speculative_tokens=6)}")  # fmt: skip
 

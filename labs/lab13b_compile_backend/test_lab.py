@@ -663,20 +663,15 @@ def test_everything_that_a_graph_does_counts_and_so_does_who_compiles_it() -> No
 # ---------------------------------------------------------------- files
 
 
-def told() -> tuple[list[str], Callable[[str], object]]:
-    lines: list[str] = []
-    return lines, lines.append
-
-
 def test_what_was_written_is_read_and_what_was_not_is_none_without_a_word(tmp_path: Path) -> None:
-    lines, tell = told()
-    cache, rng = Cache(tmp_path / "new", tell), random.Random(2)
+    lines = list[str]()
+    cache, rng = Cache(tmp_path / "new", lines.append), random.Random(2)
     contents = [b"", b"\n", b"one\n\ntwo\n", rng.randbytes(1000)]
     assert cache.read("none") is None
     for number, content in enumerate(contents):
         cache.write(str(number), content)
     for number, content in enumerate(contents):
-        assert Cache(tmp_path / "new", tell).read(str(number)) == content
+        assert Cache(tmp_path / "new", lines.append).read(str(number)) == content
         assert cache.read(str(number)) == content
     cache.write("0", b"anew")
     assert cache.read("0") == b"anew"
@@ -714,8 +709,8 @@ def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
 
 def test_a_file_that_is_not_what_it_should_be_is_none_with_a_word(tmp_path: Path) -> None:
     for harm in HARMS:
-        lines, tell = told()
-        cache = harmed(tmp_path, harm, tell)
+        lines = list[str]()
+        cache = harmed(tmp_path, harm, lines.append)
         assert cache.read("a") is None
         assert len(lines) == 1
         assert "a.compiled" in lines[0]
@@ -844,10 +839,10 @@ def test_a_model_that_dynamo_traced_computes_what_the_plain_one_does(tmp_path: P
         table = torch.tensor([[1, 2, 3]], dtype=torch.int32)
         return StepInputs(at * 3 % 37, at, at + 8, one * count, one * (begin + count), one, table)
 
-    lines, tell = told()
+    lines = list[str]()
     for from_cache, prompt in ((False, 5), (True, 4)):
         plain = Model(weights, fresh())
-        model = CompiledModel(weights, fresh(), store=Cache(tmp_path, tell))
+        model = CompiledModel(weights, fresh(), store=Cache(tmp_path, lines.append))
         for begin, count in ((0, prompt), (prompt, 2)):
             attention = HostAttention((count,), (begin + count,), 8)
             wanted = plain.body(inputs(begin, count), attention)

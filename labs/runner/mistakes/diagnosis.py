@@ -12,6 +12,9 @@ the learner's own definitions, for a file with two mistakes. It is named only if
 - and, in the learner's file, the engine's definitions in that place change the outcome: the
   learner's own are at fault.
 
+Where none is, one is named for the tests that it fails itself, if the learner fails all of them on
+the same line and with the same values: then there is more to mend than that.
+
 A misspelt name, a wrong type or an exhausted memory is no belief: it is told as what it is.
 """
 
@@ -65,7 +68,11 @@ def diagnose(
                 for test in explained:
                     named[test] += (rival.id,)
             if any(named.values()):
-                break
+                return named
+        parts = dict(zip(rivals, map(frozenset, workers.map(trial.holds, rivals)), strict=True))
+    for rival, its in parts.items():
+        for test in its if not any(its < others for others in parts.values()) else ():
+            named[test] += (rival.id,)
     return named
 
 
@@ -94,6 +101,22 @@ class _Trial:
         if self._left_s <= 0 or self.report.open:
             return ()
         return tuple(self.failing) if self._fails_as(self.lab.wrong(rival.id), rival) else ()
+
+    def holds(self, rival: Misconception) -> tuple[str, ...]:
+        """The tests that the wrong answer fails, if the learner's files fail each of them in the
+        same way, and others as well; else none."""
+        if self._left_s <= 0 or self.report.open:
+            return ()
+        light = "torch" not in self.lab.packages
+        tests = [o.test for o in self.report.outcomes if light or rival.id in o.catches]
+        run = self._run(self.lab.wrong(rival.id), dict.fromkeys(tests, ANY))
+        theirs = {o.test: asdict(o) for o in run.failed}
+        same = not run.stopped and all(
+            test in self.failing and same_outcome(asdict(self.failing[test]), outcome)
+            for test, outcome in theirs.items()
+        )
+        caught = any(rival.id in outcome["catches"] for outcome in theirs.values())
+        return tuple(theirs) if same and caught else ()
 
     def explains(self, rival: Misconception) -> tuple[str, ...]:
         """The failing tests that this misconception explains; none if there is no time to see."""

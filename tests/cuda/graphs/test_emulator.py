@@ -128,10 +128,6 @@ def test_a_replay_equals_the_eager_run_to_the_last_bit(
 # -- pools ---------------------------------------------------------------------------------------
 
 
-def each_doubled(x: Tensor, blocks: list[int]) -> list[Tensor]:
-    return [x[: n * BLOCK_BYTES // 4] * 2 for n in blocks]
-
-
 def chain(x: Tensor, blocks: int) -> Tensor:
     """Three results of so many blocks one after the other; two of them live at any time."""
     rows = x[: blocks * BLOCK_BYTES // 4]
@@ -163,18 +159,6 @@ def test_the_last_graph_to_go_gives_the_memory_back() -> None:
     assert y.isnan().all()
     del y
     assert pool.reserved_bytes == 0
-
-
-@pytest.mark.parametrize("newest_first", [True, False])
-def test_free_neighbours_are_joined_again(newest_first: bool) -> None:
-    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
-    graphs = [capture(partial(chain, x, 8), pool)[0]]
-    for blocks in ([4, 4, 4, 4], [8], [1] * 16, [2, 6, 8]):
-        graph, results = capture(partial(each_doubled, x, blocks), pool)
-        graphs.append(graph)
-        while results:
-            results.pop(-1 if newest_first else 0)
-    assert pool.reserved_bytes == 16 * BLOCK_BYTES
 
 
 def test_running_out_of_memory_ends_a_capture_and_no_more() -> None:

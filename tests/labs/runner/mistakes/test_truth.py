@@ -32,7 +32,7 @@ def named(report: Report) -> set[str]:
 
 MISTAKES = [  # lab, what stands there, what somebody typed
     ("4", "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.graph_gap_us"),
-    ("4", "kernels * issue + kernel_us  #", "(kernels - 1) * issue + kernel_us  #"),
+    ("4", "kernels * issue + kernel_us  #", "kernels * issue + 2 * kernel_us  #"),
     ("4", "return kernels * kernel_us / itl_us", "return kernels + kernel_us / itl_us"),
     ("4", "return kernels * kernel_us / itl_us", "return kernels * kernel_us / itl"),
     ("4", "math.ceil(capture_us / saved_us)", "math.floor(capture_us / saved_us)"),
@@ -47,8 +47,8 @@ MISTAKES = [  # lab, what stands there, what somebody typed
     ("12", "min(start + tile, n)", "min(start + tile, n - 1)"),
     ("12", "= part.acc / part.l", "= part.acc * part.l"),
     ("12", "return finished(walk(", "return finish(walk("),
-    ("8", "at = bisect_left(self, n)", "at = bisect_left(self, n + 1)"),
-    ("8", "padded += (rung - rows) * steps", "padded += rung - rows"),
+    ("8", "at = bisect_left(self, n)", "at = bisect_left(self, 2 * n)"),
+    ("8", "padded += (rung - rows) * steps", "padded += (rung + rows) * steps"),
     ("8", "eager_steps += steps", "eager_steps += 1"),
     ("8", "            return 0\n        at =", "            return 1\n        at ="),
 ]
@@ -75,6 +75,14 @@ def test_a_misconception_in_other_words_is_named() -> None:
     usual = "end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)"
     own = "end = _first_start_us(launch, spec) + sum([kernel_us] * kernels)"
     assert named(checked("4", (usual, own))) == {"graph-is-free"}
+
+
+def test_a_mistake_that_does_more_than_a_known_one_is_named_for_what_that_does() -> None:
+    next_one = "next((r for r in sorted(self.graphs) if r >= num_rows), None)"
+    report = checked("5", (next_one, "max(self.graphs, default=None)"))
+    assert named(report) == {"largest-rung"}
+    refused = "test_a_batch_that_fits_no_captured_rung_is_refused_and_told_both_numbers"
+    assert report.causes[refused] == (), "and this one needs another mend"
 
 
 def test_each_of_two_mistakes_is_judged_by_itself() -> None:
