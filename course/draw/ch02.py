@@ -19,7 +19,7 @@ from mini_engine.step.kernels import StepShape, step_ops
 
 RECORDING = "transformers-qwen1.5-0.5b-eager"
 STEP = load_recording("sglang-qwen3-0.6b-h100-eager")  # of which there is only a table
-PLAYED = anatomy(load_recording("sglang-qwen3-0.6b-h100-graph"))  # where no kernel waits for an order
+PLAYED = anatomy(load_recording("sglang-qwen3-0.6b-h100-graph"))  # no kernel waits for an order
 PAUSE_US = (PLAYED.gpu_us - PLAYED.busy_us) / (PLAYED.kernels or 1)
 BUSY_US, KERNELS = anatomy(STEP).busy_us, round(anatomy(STEP).kernels or 0)
 CONTEXT = (STEP.like or {})["context"]
