@@ -52,7 +52,8 @@ def fences(text: str) -> list[Fence]:
     found: list[tuple[Fence, int]] = []
     for match in FENCE.finditer(text):
         fence = Fence(match[2].strip(), match[3], text.count("\n", 0, match.start()) + 1)
-        if fence.info == "text" and found and not text[found[-1][1] : match.start()].strip():
+        between = text[found[-1][1] : match.start()].strip() if found else "nothing ran yet"
+        if fence.info == "text" and between in ("", "</details>"):  # code is often folded away
             before, _ = found.pop()
             fence = Fence(before.info, before.body, before.line, fence.body)
         found.append((fence, match.end()))
