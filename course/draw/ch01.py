@@ -49,7 +49,7 @@ def stations(path: Path) -> None:
         boxes = (
             (op.start_us, call.start_us, 1, "2, 3: PyTorch\nprepares", hue.LAUNCH, hue.INK),
             (call.start_us, call.end_us, 1, "4: launch", hue.CALL, hue.PAPER),
-            (call.end_us, following, 1, "back to Python;\n1 of the next line", hue.LAUNCH, hue.INK),
+            (call.end_us, following, 1, "back to Python;\n1: the next line", hue.LAUNCH, hue.INK),
             (kernel.start_us, kernel.end_us, 0, "", hue.KERNEL, hue.PAPER),
         )
         for start, end, lane, words, colour, ink in boxes:

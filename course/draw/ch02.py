@@ -19,6 +19,8 @@ from mini_engine.step.kernels import StepShape, step_ops
 
 RECORDING = "transformers-qwen1.5-0.5b-eager"
 STEP = load_recording("sglang-qwen3-0.6b-h100-eager")  # of which there is only a table
+PLAYED = anatomy(load_recording("sglang-qwen3-0.6b-h100-graph"))  # no kernel waits for an order
+PAUSE_US = (PLAYED.gpu_us - PLAYED.busy_us) / (PLAYED.kernels or 1)
 BUSY_US, KERNELS = anatomy(STEP).busy_us, round(anatomy(STEP).kernels or 0)
 CONTEXT = (STEP.like or {})["context"]
 SIZES = "Sizes: NVIDIA's Hopper tuning guide"
@@ -155,7 +157,8 @@ def kernel(path: Path) -> None:
         (6.9, 4.4),
         title=f"A kernel of {whole:.1f} µs moves bytes for {streams:.1f} of them",
         caption=f"Recorded by others: {BUSY_US / 1e3:.1f} ms for {KERNELS} kernels. The share of "
-        "the bytes is computed; how the rest divides is not known: hatched, and halved here.",
+        "the bytes is computed; how the rest divides is not known: hatched, and halved here. The "
+        "pause is that of the same server's step as one recording.",
     ) as figure:
         axes = figure.subplots()
         words = (
@@ -171,7 +174,9 @@ def kernel(path: Path) -> None:
             box(axes, (x, 0), (wide, 1), told, colour)
             if colour == hue.SMALL:  # its width is not known
                 axes.patches[-1].set(hatch="/", edgecolor=hue.PART)
-        axes.set(xlim=(0, whole), ylim=(0, 1), xlabel="µs since the kernel began")
+        box(axes, (whole, 0), (PAUSE_US, 1), "pause", hue.PAPER)
+        axes.patches[-1].set(edgecolor=hue.OTHER, lw=1)
+        axes.set(xlim=(0, whole + PAUSE_US), ylim=(0, 1), xlabel="µs since the kernel began")
         axes.set_yticks([])
         axes.grid(visible=False)
 

@@ -1,7 +1,7 @@
 """The figures of chapter 11: who takes which numbers, and what one kernel saves. `lanes` serves 15.
 
 In:  op lists (`mini_engine.step.kernels`); for each, an engine on an H200 and a usual server.
-Out: two PNGs, all of it predicted.
+Out: two pictures, all of it predicted.
 """
 
 from __future__ import annotations

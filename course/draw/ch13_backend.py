@@ -1,6 +1,6 @@
 """The figure of deeper/a-compile-backend.md: one layer as kernels, rewritten, cut at attention.
 
-In: the op list of a plain model (`hf56`) for one decode step of Qwen3-0.6B. Out: a PNG. Which ops
+In: the op list of a plain model (`hf56`) for one decode step of Qwen3-0.6B. Out: an SVG. Which ops
 an addition and its norm are, and where attention stands, is read from the list.
 """
 

@@ -1,6 +1,6 @@
 """The figures of chapter 15: a published ladder of fusions, and one layer of the step, three ways.
 
-In:  the ladder as its author wrote it down; op lists, and an H200 with this engine. Out: two PNGs.
+In:  the ladder as its author wrote it down; op lists, and an H200 with this engine. Out: two SVGs.
      The drawing of early starts says that it is one.
 """
 

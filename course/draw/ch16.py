@@ -1,7 +1,7 @@
 """The figures of chapter 16: what a graph saved for others, which lever to pull, other bars.
 
 In:  the pairs of published points that differ in nothing but the launch, eager and as one graph.
-Out: three PNGs.
+Out: three SVGs.
 """
 
 from __future__ import annotations

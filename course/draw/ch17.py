@@ -1,7 +1,7 @@
 """The figures of chapter 17: what guesses, a second card and experts do to the bar; the account.
 
 In:  this engine on an H200; a handshake between two cards as SGLang's authors measured it; and the
-     steps of two models that others recorded on an H100. Out: two PNGs.
+     steps of two models that others recorded on an H100. Out: two SVGs.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from labs.runner import command, workspace
-from labs.runner.checks.checking import Outcome, Report
+from labs.runner.checks.checking import Outcome, Report, number_of
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.holes import hole_of, holes_of, tests_of
 from labs.runner.cut.source import shown
@@ -93,11 +93,12 @@ def done(report: Report) -> list[int]:
     pass."""
     lab, undone = report.lab, {hole.number for hole in report.open}
     red, tests = {o.test for o in report.failed}, [o.test for o in report.outcomes]
+    met = {o.test: number_of(o.todo) for o in report.failed}  # the open hole that it ran into
     if report.stopped:
         return []
     for number in (hole.number for hole in lab.holes if hole.number not in undone):
         own = tests_of(lab, number, tests)
-        its_fault = {test for test in own & red if not undone & {*holes_of(lab, test)}}
+        its_fault = {test for test in own & red if not undone & {*holes_of(lab, test), met[test]}}
         if its_fault or (own & red == own):
             undone.add(number)
     return [hole.number for hole in lab.holes if hole.number not in undone]

@@ -52,13 +52,14 @@ def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> 
 
 def on_the_way(report: Report, had: int, console: Console) -> None:
     """Where more holes are done than the `had` of the last check, and others are open: what the
-    lab's show prints until it meets one of those, and the word that one may stop here. With
-    PyTorch, which takes seconds, only where one may."""
+    lab's show prints until it meets one of those (not in lab 6, whose files run, only wrongly), and
+    the word that one may stop here. With PyTorch, which takes seconds, only where one may."""
     lab, ready = report.lab, done(report)
     if report.hole or report.stopped or not report.open or len(ready) <= had:
         return
     here = lab.rest and had < lab.rest.hole and {*range(1, lab.rest.hole + 1)} <= {*ready}
-    if "torch" not in lab.packages or here:
+    to_see = (lab.folder / "show.py").exists() and not lab.to_mend()
+    if to_see and ("torch" not in lab.packages or here):
         texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
         said = printed(f"labs.{lab.name}.show", [], merged([lab], texts), lab.environment) or ""
         if said.strip():

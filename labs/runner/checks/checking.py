@@ -96,7 +96,7 @@ class Report:
     @property
     def todos(self) -> dict[int, int]:
         """Number of each open hole -> how many tests fail because of it, 0 if others fail first."""
-        fallen = Counter(_number(outcome.todo) for outcome in self.failed if outcome.todo)
+        fallen = Counter(number_of(outcome.todo) for outcome in self.failed if outcome.todo)
         return {n: fallen[n] for n in sorted({*fallen, *(hole.number for hole in self.open)})}
 
 
@@ -191,7 +191,7 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
     for event in events:
         if event["event"] == "end":
             fields = {k: v for k, v in event.items() if k not in ("event", "catches")}
-            if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
+            if not 1 <= number_of(fields.get("todo", "")) <= len(lab.holes):
                 fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
     if "over" in last and "broken" not in last:
@@ -224,5 +224,5 @@ def _ending(code: int | None) -> str:
     return f"code {code}"
 
 
-def _number(todo: str) -> int:
+def number_of(todo: str) -> int:
     return int(todo.partition("(")[2].partition(")")[0] or 0)
