@@ -37,7 +37,7 @@ def main() -> None:
     if played_once.kernels != eager.kernels:
         print(f"\nno token: {played_once.kernels} kernels ran, and it takes {eager.kernels}")
         return
-    print(f"\n{1e6 / eager_us:,.0f} tokens a second before, {1e6 / graph_us:,.0f} now: "
+    print(f"\nQwen3-0.6B: {1e6 / eager_us:,.0f} tokens a second before, {1e6 / graph_us:,.0f} now: "
           f"{eager_us / graph_us:.1f} times as many, from the same kernels")  # fmt: skip
     fed(Device(load_spec("h200"), memory_bytes=64 * 2**20), (3, 5, 8))
 

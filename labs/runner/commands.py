@@ -136,7 +136,8 @@ def _introduce(lab: Lab, fresh: bool, progress: Progress, console: Console) -> N
     if lab.number == FIRST:
         console.print("  read    nothing: in five minutes you see what all of this is about")
     else:
-        console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
+        section = f", “{lab.section}”" if lab.section else ""
+        console.print(f"  read    {lab.chapter}{section}\n          labs/{lab.name}/README.md")
     for path in workspace.my_files(lab).values():
         console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
     keys = {} if lab.number == FIRST else keys_beside(lab)
@@ -189,6 +190,8 @@ def _beside(report: Report, before: Progress, progress: Progress, console: Conso
         for line in missed(report.lab) if first else ():
             say(console, f"  {line}", hang=2)
         console.print(workspace.next_step(all_labs(), progress))
+    if report.lab.number != progress.current and (report.hole or not report.passed):
+        console.print(f"[dim]You are still in lab {progress.current}.[/]")
 
 
 def check_mine(lab: Lab, progress: Progress, hole: int = 0) -> Report:

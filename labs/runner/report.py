@@ -59,6 +59,8 @@ def show_report(
             console.print(_bar(report))
         _open_holes(report, console)
     _failures(report, console, every=every)
+    if report.unsought:
+        console.print("[dim]The time ran out before each known mistake was held against yours.[/]")
     if not report.stopped:
         stuck = f" Stuck: [bold]{command('hint')}[/]" if not whose else ""
         console.print(f"\nlab {lab.number}{whose}: {counted}.{stuck}")
@@ -88,28 +90,42 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def done(report: Report) -> list[int]:
-    """The holes that are filled and whose tests pass; none where the run did not finish. A test
-    that fails and also uses a hole that is not done says nothing against one of which others
-    pass."""
+    """The holes that are filled and whose tests pass; none where the run did not finish."""
+    return [number for number, other in _standing(report).items() if not other]
+
+
+def _standing(report: Report) -> dict[int, int]:
+    """Hole -> 0 if it is done, or the hole that it waits for: a test that fails and also uses a
+    hole that is not done says nothing against one of which others pass. The others are left out."""
     lab, undone = report.lab, {hole.number for hole in report.open}
     red, tests = {o.test for o in report.failed}, [o.test for o in report.outcomes]
     met = {o.test: number_of(o.todo) for o in report.failed}  # the open hole that it ran into
+    waits: dict[int, int] = {}
     if report.stopped:
-        return []
+        return {}
     for number in (hole.number for hole in lab.holes if hole.number not in undone):
         own = tests_of(lab, number, tests)
         its_fault = {test for test in own & red if not undone & {*holes_of(lab, test), met[test]}}
-        if its_fault or (own & red == own):
+        if its_fault:
             undone.add(number)
-    return [hole.number for hole in lab.holes if hole.number not in undone]
+            continue
+        none = own & red == own  # passes; where some do, those that go on to later holes can wait
+        belong = {test for test in own & red if none or hole_of(lab, test) == number}
+        others = {other for test in belong for other in (*holes_of(lab, test), met[test])}
+        waits[number] = min(undone & others, default=0)
+        undone |= {number} if belong else set()
+    return waits
 
 
 def _bar(report: Report) -> str:
-    """`■■□□□ 2 of 5 holes done`, and which were done by the last save."""
-    ready, count = done(report), len(report.lab.holes)
-    cells = "".join("■" if n + 1 in ready else "□" for n in range(count))
+    """`■■▒□□ 2 of 5 holes done`, which were done by the last save, and what others wait for."""
+    ready, waits, count = done(report), _standing(report), len(report.lab.holes)
+    cells = "".join("■" if n in ready else "▒" if n in waits else "□" for n in range(1, count + 1))
     names = ", ".join(report.lab.holes[n - 1].name for n in ready)
-    return f"[green]{cells}[/] {len(ready)} of {count} holes done{f': {names}' if names else ''}"
+    later = "".join(f"; {report.lab.holes[n - 1].name} waits for hole {other}"
+                    for n, other in waits.items() if other)  # fmt: skip
+    counted = f"{len(ready)} of {count} holes done{f': {names}' if names else ''}"
+    return f"[green]{cells}[/] {counted}{later}"
 
 
 def hole_in_doubt(report: Report) -> int:

@@ -229,7 +229,8 @@ def source_changed(lab: Lab, progress: Progress) -> bool:
 
 
 def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int, holes: int) -> None:
-    """Write down what came of a check. A lab that has passed stays so until a check fails."""
+    """Write down what came of a check. A lab that has passed stays so until a check fails; the
+    current lab stays the current one."""
     mine = progress.of(lab)
     mine.holes = holes
     mine.checks += 1
@@ -241,7 +242,7 @@ def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int, holes: int) 
         mine.took = mine.took if mine.passed else mine.checks
         mine.passed = mine.passed or now()
         mine.passed_hash = my_digest(lab)
-    progress.current = lab.number
+    progress.current = progress.current or lab.number
 
 
 def state(lab: Lab, progress: Progress) -> str:

@@ -52,7 +52,10 @@ def main() -> None:
     before, now = (set(words.split(",")) - {""} for words in sys.argv[1:3])
     written = served(now)
     was_s, now_s = rate(served(before)), rate(written)
-    print(f"Your engine on a simulated H200: {now_s:,.0f} tokens a second", end="")
+    print(
+        f"Your engine, with the small model on a simulated H200: {now_s:,.0f} tokens a second",
+        end="",
+    )
     if f"{now_s:.0f}" == f"{was_s:.0f}":
         to_come = [f"lab {lab} ({what})" for lab, what in CHANGES.items() if lab not in now]
         print(f", as before. The next to change it is {to_come[0]}." if to_come else ".")

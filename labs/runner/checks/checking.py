@@ -80,7 +80,9 @@ class Report:
     line: str = ""
     inputs: str = ""  # what the learner's function held there
     seconds: float = 0.0
+    cpu_s: float = 0.0  # what the tests computed; of a run that was ended, its `seconds`
     causes: Causes = field(default_factory=dict)
+    unsought: bool = False  # did the time run out before all known mistakes had been tried?
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
     hole: int = 0  # the one whose tests alone were run
 
@@ -120,7 +122,7 @@ def check_texts(
     lab: Lab, texts: Mapping[str, str], *, context: BaseContext | None = None, **which: Any
 ) -> Report:
     """Run the lab's tests on these texts, file name -> text; `context` starts the process. `which`
-    tests, and how far: `only`, `first` and `expected` of a `Job`."""
+    tests, and how far: `only`, `first`, `expected` and `cpu_s` of a `Job`."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in texts.items():
@@ -183,6 +185,8 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
     report.seconds = time.monotonic() - begun
+    over = next((event for event in written if event["event"] == "over"), {})
+    report.cpu_s = over.get("cpu_s", report.seconds)
     return report
 
 

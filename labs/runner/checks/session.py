@@ -8,7 +8,7 @@ written at once, so that the waiting process knows which test was running when t
     {"event": "end", "test": "…", "outcome": "failed", "todo": "", "catches": ["rebind-input"], …}
     {"event": "broken", "message": "…"}           the tests could not even be collected
     {"event": "loop", …}                          a test took too long (guard.py)
-    {"event": "over"}                             all tests have run
+    {"event": "over", "cpu_s": 0.8}               all tests have run, in so much CPU time
 
 The process serves this run alone: it substitutes modules, limits its memory and may be killed.
 """
@@ -49,7 +49,8 @@ class Job:
     """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
     to this hole, `part` (1, 2) every second of those; `first` ends with the first test that fails;
     `expected`, test -> the fields of its outcome, keeps these tests, those that shall fail first,
-    and ends at one that comes out otherwise (evidence.same_outcome)."""
+    and ends at one that comes out otherwise (evidence.same_outcome); after `cpu_s` seconds of CPU
+    time no further test begins."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -62,6 +63,7 @@ class Job:
     part: tuple[int, int] = (0, 1)
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cpu_s: float = float("inf")
 
 
 def run_job(job: Job) -> None:
@@ -148,6 +150,8 @@ class Reporter:
             self.write(event="end", test=item.name, catches=catches, printed=printed, **found)
             if not same_outcome(self.job.expected.get(item.name, ANY), found):
                 item.session.shouldstop = "another outcome"
+            if _cpu_s() > self.job.cpu_s:
+                item.session.shouldstop = "no time left"
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -155,7 +159,7 @@ class Reporter:
         """End here: what Python, pytest and PyTorch would do on their way out takes a second at
         times. A lock between processes, such as tqdm's, is given back first, or a line on the
         learner's screen would call it leaked."""
-        self.write(event="over")
+        self.write(event="over", cpu_s=_cpu_s())
         multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         self.exit(0)
 
@@ -188,6 +192,11 @@ class Reporter:
 
 class NoTerminal(RuntimeError):
     """A debugger was asked for where nobody can type."""
+
+
+def _cpu_s() -> float:
+    """Seconds that this process and those that it has waited for have computed."""
+    return sum(os.times()[:4])
 
 
 def _end_here() -> None:

@@ -117,6 +117,7 @@ class Lab:
     holes: tuple[Hole, ...]
     misconceptions: tuple[Misconception, ...]
     rest: Rest | None = None
+    section: str = ""  # of the chapter, where that is enough to read
     builds: str = ""  # in a few words, for the map of the labs
     notebook: str = ""
     without: str = ""

@@ -40,7 +40,8 @@ SLIPS = {  # errors that come from a slip of the pen, or say themselves what is 
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
     "RecursionError", "NoTerminal",
 }  # fmt: skip
-TIME_S = 3.0  # for all the wrong answers together; what has not ended by then is left out
+TIME_S = 3.0  # of CPU time, for all the wrong answers that one worker tries
+WALL_S = 15.0  # for all of them; what has not ended by then is left out
 
 
 def diagnose(
@@ -52,17 +53,21 @@ def diagnose(
     time_s: float | None = None,
 ) -> Causes:
     """Look for the misconceptions behind the failures of this report on these texts, for `time_s`
-    or, if it is None, `TIME_S`."""
+    of CPU time a worker or, if it is None, `TIME_S`; for `WALL_S` at most, if that is longer. If
+    that was too short and nothing is named, `report.unsought` is set."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
+    report.unsought = False
     known = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
     rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
         return named
     heavy = "torch" in lab.packages
-    context, until = context or forks(heavy=heavy), time.monotonic() + (time_s or TIME_S)
-    trial = _Trial(lab, dict(texts), report, failing, context, until)
-    with ThreadPoolExecutor(min(len(rivals), max(2, (os.cpu_count() or 2) // 2))) as workers:
+    cpu_s, at_once = time_s or TIME_S, min(len(rivals), max(2, (os.cpu_count() or 2) // 2))
+    until = time.monotonic() + max(cpu_s, WALL_S)
+    context = context or forks(heavy=heavy)
+    trial = _Trial(lab, dict(texts), report, failing, context, until, cpu_s * at_once)
+    with ThreadPoolExecutor(at_once) as workers:
         for explains in (trial.is_it, trial.explains):
             for rival, explained in zip(rivals, workers.map(explains, rivals), strict=True):
                 for test in explained:
@@ -73,6 +78,7 @@ def diagnose(
     for rival, its in parts.items():
         for test in its if not any(its < others for others in parts.values()) else ():
             named[test] += (rival.id,)
+    report.unsought = trial.left_s <= 0 and not any(named.values())
     return named
 
 
@@ -94,33 +100,38 @@ class _Trial:
     failing: dict[str, Outcome]
     context: BaseContext
     until: float  # on the monotonic clock
+    cpu_s: float  # CPU time that is left; each run takes its own from it
 
     def is_it(self, rival: Misconception) -> tuple[str, ...]:
         """All failing tests, if the wrong answer itself comes out of all tests as the learner's
         files do; else none. A private name that differs from the engine's is no hindrance here."""
-        if self._left_s <= 0 or self.report.open:
+        if self.left_s <= 0 or self.report.open:
             return ()
         return tuple(self.failing) if self._fails_as(self.lab.wrong(rival.id), rival) else ()
 
     def holds(self, rival: Misconception) -> tuple[str, ...]:
         """The tests that the wrong answer fails, if the learner's files fail each of them in the
         same way, and others as well; else none."""
-        if self._left_s <= 0 or self.report.open:
+        if self.left_s <= 0 or self.report.open:
             return ()
         light = "torch" not in self.lab.packages
         tests = [o.test for o in self.report.outcomes if light or rival.id in o.catches]
         run = self._run(self.lab.wrong(rival.id), dict.fromkeys(tests, ANY))
         theirs = {o.test: asdict(o) for o in run.failed}
-        same = not run.stopped and all(
-            test in self.failing and same_outcome(asdict(self.failing[test]), outcome)
-            for test, outcome in theirs.items()
+        same = (
+            not run.stopped
+            and len(run.outcomes) == len(tests)
+            and all(
+                test in self.failing and same_outcome(asdict(self.failing[test]), outcome)
+                for test, outcome in theirs.items()
+            )
         )
         caught = any(rival.id in outcome["catches"] for outcome in theirs.values())
         return tuple(theirs) if same and caught else ()
 
     def explains(self, rival: Misconception) -> tuple[str, ...]:
         """The failing tests that this misconception explains; none if there is no time to see."""
-        if self._left_s <= 0:
+        if self.left_s <= 0:
             return ()
         try:
             wrong, cured = self._wrong_and_cured(rival)
@@ -172,12 +183,16 @@ class _Trial:
         )  # fmt: skip
 
     def _run(self, texts: dict[str, str], expected: Mapping[str, Mapping[str, Any]]) -> Report:
-        lab = replace(self.lab, limit_s=min(self.lab.limit_s, max(0.1, self._left_s)))
-        return check_texts(lab, texts, expected=expected, context=self.context)
+        wall_s = max(0.1, self.until - time.monotonic())
+        lab = replace(self.lab, limit_s=min(self.lab.limit_s, wall_s))
+        run = check_texts(lab, texts, expected=expected, cpu_s=self.left_s, context=self.context)
+        self.cpu_s -= run.cpu_s
+        return run
 
     @property
-    def _left_s(self) -> float:
-        return self.until - time.monotonic()
+    def left_s(self) -> float:
+        """Seconds of CPU time that are left; none if there is no time on the clock."""
+        return self.cpu_s if time.monotonic() < self.until else 0.0
 
 
 def _passed(report: Report, rival: Misconception) -> int:

@@ -128,6 +128,29 @@ def test_a_hole_is_done_as_soon_as_its_tests_pass_and_can_be_checked_alone(say: 
     assert state(say) == "started", "one hole is not the lab"
 
 
+def test_a_hole_whose_tests_use_an_open_one_waits_for_it_and_is_not_called_done(say: Say) -> None:
+    lab = lab_number("5")
+    say("start", "5")
+    mine(lab).write_text(lab.cut(lab.holes[1:2])["graphs.py"])
+    said = say("check")[1]
+    found = re.search(r"([■▒□]{4}) (\d) of 4 holes done.*", said)
+    assert found
+    assert found[1][1] == "□"
+    assert found[1][3] == "▒"
+    assert f"{lab.holes[3].name} waits for hole 2" in found[0]
+    assert found[1].count("■") == int(found[2])
+
+
+def test_a_check_of_another_lab_leaves_the_current_one_and_says_so(say: Say) -> None:
+    say("start", "5")
+    say("start", "4")
+    code, said = say("check", "5")
+    assert code == 1
+    assert "still in lab 4" in said
+    assert workspace.load_progress().current == "4"
+    assert "still in lab" not in say("check")[1]
+
+
 def test_where_a_lab_has_a_place_to_stop_the_check_says_so_and_what_one_has(say: Say) -> None:
     lab = lab_number("10")
     assert lab.rest

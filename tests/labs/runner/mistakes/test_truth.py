@@ -85,6 +85,17 @@ def test_a_mistake_that_does_more_than_a_known_one_is_named_for_what_that_does()
     assert report.causes[refused] == (), "and this one needs another mend"
 
 
+def test_a_search_that_ran_out_of_time_says_so_and_names_nothing() -> None:
+    lab = lab_number("4")
+    texts = lab.wrong("graph-is-free")
+    report = check_texts(lab, texts, context=context())
+    assert 0 < report.cpu_s <= report.seconds
+    assert not any(diagnose(lab, texts, report, context=context(), time_s=1e-6).values())
+    assert report.unsought
+    assert any(diagnose(lab, texts, report, context=context(), time_s=60).values())
+    assert not report.unsought
+
+
 def test_each_of_two_mistakes_is_judged_by_itself() -> None:
     slip = ("return kernels * kernel_us / itl_us", "return kernels * kernel_us - itl_us")
     report = checked("4", slip, wrong="graph_is_free")
