@@ -185,7 +185,7 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
     report.seconds = time.monotonic() - begun
-    over = next((event for event in written if event["event"] == "over"), {})
+    over: dict[str, Any] = next((e for e in written if e["event"] == "over"), {})
     report.cpu_s = over.get("cpu_s", report.seconds)
     return report
 
