@@ -40,13 +40,14 @@ def test_no_page_loads_anything_from_a_network(site: Path) -> None:
 # ---------------------------------------------------------------- how it can be read
 
 CUT = """() => [...document.querySelectorAll("article pre")]
-  .filter((pre) => pre.scrollWidth > pre.clientWidth + 1 && getComputedStyle(pre).maskImage === "none")
+  .filter((pre) => pre.scrollWidth > pre.clientWidth + 1)
+  .filter((pre) => getComputedStyle(pre).maskImage === "none")
   .map((pre) => [pre.closest("[class*=highlight-]")?.className ?? "output", pre.innerText])"""
 
 
 def test_on_no_page_a_block_is_cut_or_a_script_fails(site: Path, browser: Any) -> None:
-    """At 1440 pixels no code at all; at 390 only Python and columns, which scroll and fade at their end. Of the
-    reference, whose pages are of one make, some."""
+    """At 1440 pixels no code at all; at 390 only Python and columns, which scroll and
+    fade at their end. Of the reference, whose pages are of one make, some."""
     desk = {"width": 1440, "height": 900}
     opened, complaints = page(browser, f"file://{site}/index.html", viewport=desk)
     pages = sorted(site.rglob("*.html"))
