@@ -1,4 +1,4 @@
-"""Figure of chapter 6: eight faults, each a place, what was there and what a replay finds."""
+"""Figure of chapter 6: eight faults, each a place, what was believed and what a replay finds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
 
-FAULTS = (  # the place, whose it was when its author looked, whose at a replay, and what you see
+FAULTS = (  # the place, what its author believed of it, what a replay finds, and what you see
     ("a padded row", "slot", "nobody", "Ann", "wrong where the graph is not full"),
     ("a stale pointer", "address", "workspace", "another's", "right at first, later wrong or dead"),
-    ("an input rebound", "name x", "this tensor", "another", "the same, whatever you send"),
+    ("an input rebound", "name x", "new tensor", "old tensor", "the same, whatever you send"),
     ("a warm-up that changed state", "count", "0", "1", "off by a constant from the start"),
-    ("a baked scalar", "setting", "2", "100", "a setting without effect"),
+    ("a baked scalar", "setting", "100", "2", "a setting without effect"),
     ("a kept output", "output", "step 1", "step 2", "an earlier result changes later"),
     ("a kernel left outside", "kernels", 4, 3, "right on the data of the capture only"),
     ("a ladder too short", "rows", 16, 17, "dead or slow in the largest batches"),
@@ -26,11 +26,11 @@ HIGH = 1.3  # of a fault
 
 
 def faults(path: Path) -> None:
-    """A row for each fault: its place before and after, and the symptom."""
+    """A row for each fault: its place as believed and as found, and the symptom."""
     with canvas(
         path,
         (6.9, 10.0),
-        title="Eight faults: a place that was one thing in the capture and is another at a replay",
+        title="Eight faults: what was believed of a place, and what a replay finds",
         caption="Drawn. Below each place stands what you see of its fault from outside.",
     ) as figure:
         axes = figure.subplots()

@@ -222,7 +222,7 @@ def throughput(path: Path) -> None:
 
 
 def recorded(way: str) -> list[tuple[int, float]]:
-    """Requests, and tokens a second of each, as the profile of the prologue has it for SGLang."""
+    """Requests, and tokens a second of each, as the profile of chapter 0 has it for SGLang."""
     published, _ = read_points(SHIPPED_POINTS, Sheets.shipped())
     known = re.compile(rf"yicon-sglang-{way}-qwen3-0\.6b-b\d+-p16")
     return sorted((p.batch, 1e3 / p.itl_ms) for p in published if known.fullmatch(p.id))

@@ -14,6 +14,7 @@ from typing import Any
 from latex2mathml.converter import convert
 
 from course.site.landing import context as landing_context
+from course.site.layout import command_card
 from course.site.widgets import DATA, state
 from mini_engine.plots import hue
 
@@ -21,12 +22,13 @@ SITE = Path(__file__).parent
 WHY = "A course that makes you understand, build and measure what makes LLM decode fast."
 project = "Launch Bound"
 author = "The Launch Bound authors"
-copyright = "MIT licence"
+copyright = f"{author}, MIT licence"
 root_doc = "index"
 extensions = ["myst_nb"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # notebooks are committed with their outputs
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 nb_ipywidgets_js: dict[
     str, dict[str, str]
 ] = {}  # sliders need a kernel, and their scripts a network
@@ -96,8 +98,10 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
     if page == "index":
         context["landing"] = _landing(app.confdir)
         body = '<div data-widget="race">'
+    if page.startswith("notebooks/"):
+        body = body.replace("</h1>", f"</h1>{command_card('make notebooks')}", 1)
     context["body"] = _IMAGE.sub(_sized(Path(app.srcdir)), body)
-    first = re.search(r"<p>(?!Source: )(.{40,}?)</p>", body, re.DOTALL)
+    first = re.search(r"<p>(?!Source: |<button)(.{40,}?)</p>", body, re.DOTALL)
     told = re.sub(r"<.*?>", "", first[1]) if first else WHY
     told = html.escape(shorten(html.unescape(told), 190, placeholder="…"))
     title = html.escape(re.sub(r"<.*?>", "", html.unescape(context.get("title", project))))

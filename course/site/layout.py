@@ -66,7 +66,8 @@ def lay_out(root: Path, into: Path) -> Path:
         write(into / page, orphan + module_page(path, path.relative_to(root)))
     cards = {f"{chapter.page}.md": cards_of(chapter) for chapter in chapters(root)}
     for lab in sorted(root.glob("labs/lab*/lab.toml")):
-        cards[f"labs/{lab.parent.name}/README.md"] = cards_of_lab(tomllib.loads(lab.read_text()))
+        of_lab = cards_of_lab(tomllib.loads(lab.read_text()), number_of(lab.parent.name))
+        cards[f"labs/{lab.parent.name}/README.md"] = of_lab
     asked = tomllib.loads((root / "course/predictions.toml").read_text())
     found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
     for path in (*found, root / "mini_engine/README.md"):
@@ -141,16 +142,31 @@ def cards_of(chapter: Chapter) -> str:
     return _as_cards(lines)
 
 
-def cards_of_lab(lab: dict[str, Any]) -> str:
-    """The same for a lab, from its lab.toml."""
+def cards_of_lab(lab: dict[str, Any], number: str) -> str:
+    """The same for a lab, from its lab.toml; the first card is the command that starts it."""
     chapter, notebook = lab["chapter"], lab.get("notebook", "")
-    lines = [f"{lab['minutes']} min", "any laptop"]
+    lines = [command(f"./lab start {number}"), f"{lab['minutes']} min", "any laptop"]
     if "without" in lab:
-        lines[1] = f"without a GPU: {lab['without']}"
+        lines[2] = f"without a GPU: {lab['without']}"
     lines.append(f"[Chapter {int(Path(chapter).name[:2])}](../../{chapter})")
     if notebook:
         lines.append(f"[Notebook {Path(notebook).name[:2]}](../../{notebook})")
     return _as_cards(lines)
+
+
+def number_of(folder: str) -> str:
+    """`lab07b_static_cache` -> `7b`, as the command line has it."""
+    return re.match(r"lab0?(\d+b?)_", folder)[1]  # type: ignore[index]
+
+
+def command(line: str) -> str:
+    """A button that copies the line."""
+    return f'<button type="button" class="copies" data-copy="{line}"><code>$ {line}</code></button>'
+
+
+def command_card(line: str) -> str:
+    """The command alone, as HTML."""
+    return f'<ul class="cards"><li><p>{command(line)}</p></li></ul>'
 
 
 def _as_cards(lines: list[str]) -> str:

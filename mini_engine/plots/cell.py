@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from mini_engine.plots import hue
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 
-WIDE, LEFT, RIGHT, ROW, STRIPE = 520, 156, 432, 60, 9  # pixels; lanes go from LEFT to RIGHT
+WIDE, LEFT, RIGHT, ROW, STRIPE = 564, 200, 476, 60, 9  # pixels; lanes go from LEFT to RIGHT
 PARTS = {"host": "host", "launch": "cpu", "graph": "cpu", "copy": "cpu"}  # of the CPU's lane
 KEY = (("cpu", "CPU launches"), ("host", "engine"), ("gpu", "GPU computes"), ("idle", "waits"))
 LOOK = hue.lanes_look("""

@@ -17,6 +17,14 @@ for (const block of document.querySelectorAll(".highlight-sh, .highlight-python,
   copies(button, () => block.querySelector("pre").textContent.replace(/^(\$|>>>|\.\.\.) /gm, "").trimEnd());
   block.append(button);
 }
+// On a phone what stands in columns scrolls, and a table of calls is a list (site.css).
+for (const pre of document.querySelectorAll(".highlight-text pre, .highlight-none pre, .output pre")) {
+  pre.classList.toggle("columns", /\S {2,}\S/.test(pre.textContent));
+}
+for (const table of document.querySelectorAll("article table.docutils")) {
+  const rows = [...table.tBodies[0]?.rows ?? []];
+  table.classList.toggle("calls", rows.length > 0 && rows.every((row) => row.cells.length === 2 && row.cells[0].querySelector("code")));
+}
 for (const button of document.querySelectorAll("[data-copy]")) copies(button, () => button.dataset.copy);
 
 // A wide figure is enlarged, and then scrolls in its place.
@@ -35,4 +43,7 @@ if (here && end) {
 }
 for (const tile of document.querySelectorAll("[data-page]")) {
   if (read.has(tile.dataset.page)) tile.classList.add("read");
+}
+for (const link of document.querySelectorAll(".sidebar-tree a")) {
+  if (read.has(link.href.match(/course\/\d\d-[\w-]+(?=\.html)/)?.[0])) link.classList.add("read");
 }
