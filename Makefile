@@ -15,7 +15,7 @@ LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.
 # A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 .PHONY: help demo labs notebooks book test slow gpu figures clean
 

@@ -1,6 +1,6 @@
 """Which test of a run goes to which worker.
 
-In: the ids of the tests, as `pytest -n 2 --dist loadgroup` has them. Out: one unit of work a test,
+In: the ids of the tests, as `pytest -n 3 --dist loadgroup` has them. Out: one unit of work a test,
 except where a fixture is dear, where a whole file is one unit. Units of several tests begin (so
 pytest-xdist has it), then the tests that take longest, then all others: what begins last is short,
 so no worker waits for the other at the end.
