@@ -11,9 +11,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.draw.bars import LAUNCHES as IN_LAUNCHES
-from course.draw.bars import OTHER_WORK, RUNS, step_bars
 from mini_engine.plots import hue
+from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
+from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
 from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent

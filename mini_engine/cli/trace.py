@@ -7,8 +7,8 @@ The first predicts a decode step in each mode and writes a file for https://ui.p
 for the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does
 below them, and for the gaps in it.
 
-The second takes a step apart that somebody has recorded, and draws its events, beside a prediction
-where the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch).
+The second takes a step apart that somebody has recorded, and draws it, beside a prediction where
+the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch).
 Give it a file of your own (torch.profiler's export_chrome_trace, .json or .json.gz): its
 "ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
 is predicted beside it. A profiler itself takes time: `bench` measures without one.
@@ -68,6 +68,7 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
 def _recorded(args: Args, out: Path) -> Found:
     """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
+    from mini_engine.plots.bars import RUNS, WAITS, step_bars
 
     recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:
@@ -81,19 +82,23 @@ def _recorded(args: Args, out: Path) -> Found:
     if args.shape:
         timelines["predicted"] = _predicted(args, (args.mode or ["NONE"])[0])
         steps["predicted"] = recorded.anatomy_of(timelines["predicted"], whole=not events)
+    runs = [f"{name} {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
+            for name, step in steps.items()]  # fmt: skip
+    about = {"title": f"A kernel runs {', '.join(runs)}",
+             "caption": f"{recording.what}. {recording.source.split(',')[0]}"}  # fmt: skip
+    picture = out.with_suffix(".png")
     if events:
-        runs = [f"{name} {step.busy_us / step.gpu_us:.0%} of {step.gpu_us / 1e3:.2f} ms"
-                for name, step in steps.items()]  # fmt: skip
-        plots.timeline(
-            timelines, out.with_suffix(".png"), title=f"A kernel runs {', '.join(runs)}",
-            caption=f"{recording.what}. {recording.source.split(',')[0]}", middle=True,
-            zoom_us=max(60.0, found.gpu_us / (found.layers or 1e9) // 3),
-        )  # fmt: skip
+        zoom_us = max(60.0, found.gpu_us / (found.layers or 1e9) // 3)
+        plots.timeline(timelines, picture, zoom_us=zoom_us, middle=True, **about)
+    else:  # only sums are known
+        bars = {name: {RUNS: step.busy_us, WAITS: step.gpu_us - step.busy_us}
+                for name, step in steps.items()}  # fmt: skip
+        step_bars(bars, picture, **about)
     if timelines:
         write_trace(out, timelines | ({"recorded": events} if events else {}))
     return {
         "what": recording.what, "source": recording.source, **vars(found), "gpu_us": found.gpu_us,
-        "picture": out.with_suffix(".png") if events else None, "file": out if timelines else None,
+        "picture": picture, "file": out if timelines else None,
         "timelines": summary(timelines), "predicted": steps.get("predicted"),
         **(options.told(options.server(args)) if args.shape else {}),
     }  # fmt: skip
@@ -128,7 +133,6 @@ def show(r: Args, console: Screen) -> None:
         say(f"Predicted: {step.kernels:,} kernels, {step.launches:,} launches and copies; of "
             f"{step.gpu_us:,.0f} µs the GPU is {step.busy_us / step.gpu_us:.0%} at work ({shape})"
             )  # fmt: skip
-    if r.picture:
-        say(f"Picture: {r.picture}")
+    say(f"Picture: {r.picture}")
     if r.file:
         say(f"{r.file}: {OPEN_IT}")

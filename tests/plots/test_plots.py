@@ -10,11 +10,11 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from course.draw.bars import LAUNCHES, RUNS, step_bars
 from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
+from mini_engine.plots.bars import LAUNCHES, RUNS, step_bars
 from mini_engine.plots.canvas import canvas
 from mini_engine.plots.cell import LEFT, RIGHT, lanes_svg
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
