@@ -167,9 +167,9 @@ def run_check(args: Namespace, console: Console) -> Done:
         if args.impl == "mine":
             report = check_mine(lab, progress, hole.number if hole else 0)
         else:
-            texts = lab.texts(args.impl)
-            report = check_texts(lab, texts)
-            report.causes = diagnose(lab, texts, report)
+            texts, server = lab.texts(args.impl), forks(lab)
+            report = check_texts(lab, texts, context=server)
+            report.causes = diagnose(lab, texts, report, context=server)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if args.impl == "mine":
         _beside(report, before, progress, console)
@@ -200,7 +200,7 @@ def check_mine(lab: Lab, progress: Progress, hole: int = 0) -> Report:
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
-    server = forks(heavy="torch" in lab.packages, compiles=lab.compiles)
+    server = forks(lab)
     report = check_files(lab, files, context=server, hole=hole)
     if not hole:
         fresh = workspace.load_progress()  # a hint may have been shown meanwhile

@@ -9,16 +9,16 @@ from __future__ import annotations
 import difflib
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
 
 from labs.runner import command, workspace
 from labs.runner.checks.checking import Report
+from labs.runner.checks.warm import forks, fresh
 from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.cut.source import source
-from labs.runner.programs import Texts, completed, merged
+from labs.runner.programs import Texts, completed, forked, merged
 from labs.runner.prose import say
 from labs.runner.report import done
 from labs.runner.workspace import Progress
@@ -42,7 +42,7 @@ def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> 
         console.print(f"\n{escape(said or '')}".rstrip())
     if (lab.folder / "show.py").exists():
         if first or "torch" not in lab.packages:
-            shown = printed(f"labs.{lab.name}.show", [], merged([lab]), lab.environment)
+            shown = shown_by(lab, merged([lab]))
             if shown:
                 console.print(f"\n[bold]What your code does[/] ({command('show', lab.number)})\n")
                 console.print(escape(shown.rstrip()))
@@ -61,7 +61,7 @@ def on_the_way(report: Report, had: int, console: Console) -> None:
     to_see = (lab.folder / "show.py").exists() and not lab.to_mend()
     if to_see and ("torch" not in lab.packages or here):
         texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
-        said = printed(f"labs.{lab.name}.show", [], merged([lab], texts), lab.environment) or ""
+        said = shown_by(lab, merged([lab], texts)) or ""
         if said.strip():
             console.print(f"\n[bold]What your code does so far[/]\n{escape(said.rstrip())}")
     if lab.rest and here:
@@ -78,10 +78,9 @@ def at_red(report: Report, console: Console) -> None:
     if slow or report.stopped or report.open or not report.failed:
         return
     texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
-    show = partial(printed, f"labs.{lab.name}.show", [], environment=lab.environment)
     both_texts = (merged([lab], texts), merged([lab], lab.reference()))  # mended, in lab 6
     with ThreadPoolExecutor(2) as both:
-        mine, right = both.map(lambda texts: show(texts=texts), both_texts)
+        mine, right = both.map(lambda texts: shown_by(lab, texts), both_texts)
     if right is None or not (lines := differing(mine or "", right)):
         return
     console.print(f"\n[bold]Seen from outside[/] (what {command('show', lab.number)} prints)")
@@ -106,6 +105,14 @@ def holes_so_far(labs: list[Lab], progress: Progress) -> str:
     )
     wide = max(round(40 * mine / count), min(mine, 1))
     return f"[green]{'■' * wide}[/]{'□' * (40 - wide)} {mine} of {count} holes are yours"
+
+
+def shown_by(lab: Lab, texts: Texts) -> str | None:
+    """What a lab's show prints with these texts in place."""
+    module, server = f"labs.{lab.name}.show", forks(lab)
+    if "torch" not in lab.packages or server is fresh():
+        return printed(module, [], texts, lab.environment)
+    return forked(server, module, texts, lab.environment, LIMIT_S)
 
 
 def printed(module: str, words: list[str], texts: Texts, environment: Texts) -> str | None:

@@ -15,8 +15,8 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
-    processes = 2                     # that share a learner's check, where one is too slow
     packages = ["torch", "triton"]    # besides the core's
+    compiles = true                   # optional: its tests call torch.compile
     environment = { TRITON_INTERPRET = "1" }
     source = ["mini_engine/sim/graphs.py"]
     proves = "One sentence: what passing shows."
@@ -124,8 +124,8 @@ class Lab:
     limit_s: float = 60
     test_s: float = 8
     memory_gb: float = 4
-    processes: int = 1
     packages: tuple[str, ...] = ()
+    compiles: bool = False
     after: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -154,11 +154,6 @@ class Lab:
     def of_the_engine(self) -> bool:
         """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
         return any(path.startswith("mini_engine/") for path in self.sources.values())
-
-    @property
-    def compiles(self) -> bool:
-        """Do its tests import PyTorch's compiler, as a custom op or `torch.compile` does?"""
-        return self.number != "14"
 
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""

@@ -62,10 +62,9 @@ def diagnose(
     rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
         return named
-    heavy = "torch" in lab.packages
     cpu_s, at_once = time_s or TIME_S, min(len(rivals), max(2, (os.cpu_count() or 2) // 2))
     until = time.monotonic() + max(cpu_s, WALL_S)
-    context = context or forks(heavy=heavy)
+    context = context or forks(lab)
     trial = _Trial(lab, dict(texts), report, failing, context, until, cpu_s * at_once)
     with ThreadPoolExecutor(at_once) as workers:
         for explains in (trial.is_it, trial.explains):
