@@ -222,11 +222,6 @@ def test_reading_a_number_back_breaks_the_graph() -> None:
     assert found.place == f"test_lab.py:{reads_a_number_back.__code__.co_firstlineno + 2}"
 
 
-def test_a_branch_on_data_breaks_and_a_selection_does_not() -> None:
-    assert len(graph_breaks(over_calls(asks_the_data, [(torch.ones(4),)]))) == 1
-    assert graph_breaks(over_calls(selects, [(torch.ones(4),)])) == []
-
-
 @pytest.mark.catches("a-recompile-is-a-break")
 def test_a_new_shape_is_no_break_and_a_break_traced_again_is_the_same_break() -> None:
     shapes = [(torch.ones(n),) for n in (2, 3, 4)]
@@ -373,16 +368,6 @@ def test_an_unknown_mode_and_a_call_that_was_not_seen_are_refused() -> None:
     for mode in ("eager", "default", "reduce-overhead"):
         with pytest.raises(ValueError):
             launches(Call((), ()), mode)
-
-
-def test_a_break_costs_launches_in_a_real_function_too() -> None:
-    function, segments = program(20, breaks=2)
-    whole, _ = program(20, breaks=0)
-    (broken,), (one,) = over_calls(function, [inputs(1)]), over_calls(whole, [inputs(1)])
-    assert launches(broken, "eager") == sum(map(len, segments))
-    assert launches(broken, "default") == sum(map(played, segments))
-    assert launches(broken, "reduce-overhead") == 3
-    assert launches(one, "reduce-overhead") == 1
 
 
 # ---------------------------------------------------------------- a step as one graph

@@ -50,6 +50,7 @@ class Outcome:
     where: str = ""
     line: str = ""
     mine: bool = False  # was it raised in the learner's file?
+    within: str = ""  # in which function of it?
     refused: bool = False  # did the engine or the lab raise it on purpose?
     inputs: str = ""
     printed: str = ""

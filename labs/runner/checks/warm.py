@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 
 from labs.runner.cut.catalogue import Lab
@@ -33,10 +34,12 @@ def forks(lab: Lab) -> BaseContext:
     if sys.platform != "linux":
         return fresh()
     server = context()
-    if not lab.compiles:
-        os.environ[NO_COMPILER] = "1"
     if "torch" not in lab.packages:
         server.set_forkserver_preload([name for name in HEAVY if name != TORCH])
+    if not lab.compiles:
+        os.environ[NO_COMPILER] = "1"
+    forkserver.ensure_running()
+    os.environ.pop(NO_COMPILER, None)
     return server
 
 

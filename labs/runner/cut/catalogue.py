@@ -37,7 +37,8 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     new = "buffer = rows"
 
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
-fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it.
+fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it, `real` says at green
+which engine had the fault.
 
 `tests/labs/answers/labNN_name.toml` has another right answer: for each file the bodies of functions
 by their names and, as `also`, what stands beside them.
@@ -77,6 +78,7 @@ class Hole:
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
     calls: tuple[str, ...] = ()  # names by which tests reach it, if not by its own
     mends: tuple[Edit, ...] = ()  # of a broken file: what makes it right
+    real: str = ""  # of a broken file: the engine that had this fault, and what it did; for green
 
     @property
     def todo(self) -> tuple[int, str]:
@@ -305,7 +307,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     unknown = set(data) - {"name", "mend", "task", "hints", "source", "writes", "removes", "calls",
-                           "edit"}  # fmt: skip
+                           "edit", "real"}  # fmt: skip
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -318,5 +320,5 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     return Hole(
         number, name, data["task"], tuple(data["hints"]), file, broken,
         methods or (() if broken else (name,)), tuple(data.get("removes", ())),
-        tuple(data.get("calls", ())), edits(data.get("edit", ())),
+        tuple(data.get("calls", ())), edits(data.get("edit", ())), data.get("real", ""),
     )  # fmt: skip
