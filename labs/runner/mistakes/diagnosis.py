@@ -37,7 +37,7 @@ from labs.runner.checks.evidence import ANY, PASSED, same_outcome
 from labs.runner.checks.warm import forks
 from labs.runner.cut.catalogue import Hole, Lab, Misconception
 from labs.runner.cut.cutter import CutError, changed, parsed, splice
-from labs.runner.cut.holes import holes_of
+from labs.runner.cut.holes import holes_of, reached_from
 from labs.runner.cut.migrate import migrate
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
@@ -119,7 +119,7 @@ class _Trial:
         if (
             its
             and not self.hole
-            and not all(its & {*holes_of(self.lab, test)} for test in self.failing)
+            and not all(its & reached_from(self.lab, test) for test in self.failing)
         ):
             return ()
         return tuple(self.failing) if self._fails_as(self.lab.wrong(rival.id), rival) else ()
