@@ -130,24 +130,32 @@ def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path,
         assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
-@pytest.mark.parametrize("command", ["crossover", "trace", "validate", "capacity"])
-def test_a_table_fits_a_terminal_of_80_columns_and_breaks_no_word(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("COLUMNS", "80")
+WORDS = re.compile(r"\S*[^\W\d_]{2}\S*")
+
+
+@pytest.mark.parametrize("line", ["crossover --max-batch 8", "trace", "validate", "capacity"])
+def test_no_line_is_wider_than_a_terminal_and_no_word_is_broken(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([command]) == 0
-    screen = capsys.readouterr().out
-    tables = [line.rstrip() for line in screen.splitlines() if line.startswith("  ")]
-    assert max(map(len, tables)) <= 80
-    heads = [line for line in tables if not re.search(r"\d", line)]
-    assert not [
-        line for line in heads if re.search(r"\w-(\s|$)", line)
-    ]  # "ker-" and below it "nels"
-    if command in ("crossover", "trace"):
-        lanes = [line for line in tables if " CPU █" in line or (" GPU " in line and "·" in line)]
-        assert len(lanes) == 2 * (2 if command == "crossover" else 3)
+    words = line.split()
+    command, args = load(words[0]), build_parser(words).parse_args(words, Namespace(typed=words))
+    found = Namespace(**(vars(args) | command.run(args, Screen(quiet=True))))
+
+    def screen(**how: Any) -> str:
+        out = io.StringIO()
+        command.show(found, Screen(file=out, no_color=True, **how))
+        return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+
+    whole = set(WORDS.findall(screen(width=400)))
+    for columns in (80, 120):
+        told = screen(width=columns, force_terminal=True)
+        assert max(map(len, told.splitlines())) <= columns
+        there = {word for word in WORDS.findall(told) if "…" not in word}  # the name of a point
+        assert there <= whole
+        assert len(there) > 0.8 * len(whole)
+        steps = {"crossover": 2, "trace": 3}.get(words[0], 0)
+        assert len(re.findall(r" CPU █", told)) == len(re.findall(r" GPU [█·]", told)) == steps
 
 
 def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
