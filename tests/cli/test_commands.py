@@ -130,31 +130,43 @@ def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path,
         assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
-WORDS = re.compile(r"\S*[^\W\d_]{2}\S*")
+WORD = re.compile(r"\S*[^\W\d_]{2}\S*")
 
 
-@pytest.mark.parametrize("line", ["crossover --max-batch 8", "trace", "validate", "capacity"])
+def found_by(*words: str) -> Namespace:
+    """What a command found, with its options, for `shown`."""
+    args = build_parser(words).parse_args(words, Namespace(typed=[*words]))
+    return Namespace(**(vars(args) | load(words[0]).run(args, Screen(quiet=True))))
+
+
+def shown(found: Namespace, columns: int, terminal: bool = False) -> str:
+    """What people see of it, without its colours."""
+    out = io.StringIO()
+    load(found.command).show(found, Screen(file=out, width=columns, force_terminal=terminal))
+    return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+
+
+def check_terminals(found: Namespace) -> None:
+    """At 80 and 120 columns no line is wider, and each word is one that a file gets."""
+    whole = set(WORD.findall(shown(found, 400)))
+    for columns in (80, 120):
+        told = shown(found, columns, terminal=True)
+        assert max(map(len, told.splitlines())) <= columns
+        there = {word for word in WORD.findall(told) if "…" not in word}  # the name of a point
+        assert there <= whole
+        assert len(there) > 0.8 * len(whole)
+
+
+@pytest.mark.parametrize("line", ["crossover --max-batch 2", "trace", "capacity", "explain"])
 def test_no_line_is_wider_than_a_terminal_and_no_word_is_broken(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = line.split()
-    command, args = load(words[0]), build_parser(words).parse_args(words, Namespace(typed=words))
-    found = Namespace(**(vars(args) | command.run(args, Screen(quiet=True))))
-
-    def screen(**how: Any) -> str:
-        out = io.StringIO()
-        command.show(found, Screen(file=out, no_color=True, **how))
-        return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
-
-    whole = set(WORDS.findall(screen(width=400)))
+    found = found_by(*line.split())
+    check_terminals(found)
+    steps = {"crossover": 2, "trace": 3}.get(found.command, 0)
     for columns in (80, 120):
-        told = screen(width=columns, force_terminal=True)
-        assert max(map(len, told.splitlines())) <= columns
-        there = {word for word in WORDS.findall(told) if "…" not in word}  # the name of a point
-        assert there <= whole
-        assert len(there) > 0.8 * len(whole)
-        steps = {"crossover": 2, "trace": 3}.get(words[0], 0)
+        told = shown(found, columns, terminal=True)
         assert len(re.findall(r" CPU █", told)) == len(re.findall(r" GPU [█·]", told)) == steps
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mini_engine.cli import main
+from mini_engine.cli import as_json, main
 from mini_engine.step.cards import FOLDERS
-from tests.cli.test_commands import json_of
+from tests.cli.test_commands import check_terminals, found_by, json_of, shown
 from tests.cli.test_refusals import refused
 
 POINT = {
@@ -85,14 +86,12 @@ def test_a_host_told_from_one_point_predicts_the_others_of_that_host(
 
 
 def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert main(["validate", "--out", str(tmp_path)]) == 0
-    short, _ = capsys.readouterr()
-    assert main(["validate", "--all", "--out", str(tmp_path)]) == 0
-    whole, _ = capsys.readouterr()
-    result = json_of(capsys, "validate", "--out", str(tmp_path))
+    found = found_by("validate", "--out", str(tmp_path))
+    check_terminals(found)
+    short, whole = shown(found, 300), shown(Namespace(**vars(found) | {"all": True}), 300)
+    result = json.loads(json.dumps(vars(found), default=as_json))
     points = result["points"]
     assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 16)
     assert all(one["left_out_ms"] for one in points)
