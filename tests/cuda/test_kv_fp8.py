@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 
 from mini_engine.cuda import generate as writing  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E402
-from mini_engine.cuda.fp8 import FP8, to_e4m3  # noqa: E402
+from mini_engine.cuda.fp8 import FP8, HEADROOM, LARGEST, scale_for, to_e4m3  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
@@ -32,7 +32,6 @@ from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
-from mini_engine.model.kv_fp8 import HEADROOM, LARGEST, scale_for  # noqa: E402
 from mini_engine.sim.generate import open_checkpoint  # noqa: E402
 from tests.cuda.test_fused import random_step, weights_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, inference, step, tiny_weights  # noqa: E402
