@@ -13,16 +13,9 @@ The same data give the same bytes. Empty data raise ValueError, a path that cann
 OSError.
 """
 
-from mini_engine.plots.canvas import PREDICTED
-from mini_engine.plots.figures import errors_by_class, itl_curve, predicted_against_measured
-from mini_engine.plots.measured import itl_against_batch
-from mini_engine.plots.timeline import timeline
-
-__all__ = [
-    "PREDICTED",
-    "errors_by_class",
-    "itl_against_batch",
-    "itl_curve",
-    "predicted_against_measured",
-    "timeline",
-]
+from mini_engine.plots.canvas import PREDICTED as PREDICTED
+from mini_engine.plots.figures import errors_by_class as errors_by_class
+from mini_engine.plots.figures import itl_curve as itl_curve
+from mini_engine.plots.figures import predicted_against_measured as predicted_against_measured
+from mini_engine.plots.measured import itl_against_batch as itl_against_batch
+from mini_engine.plots.timeline import timeline as timeline

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.sampling import SeededSampler, cutoffs_of, greedy, gumbel, mixed, noise_words  # noqa: E402
+from mini_engine.cuda.gumbel import cutoffs_reference, gumbel, mixed, noise_words  # noqa: E402
+from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.engine.sampling import SamplingParams  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -119,7 +120,7 @@ def test_what_may_be_drawn_is_what_sorting_and_counting_keeps() -> None:
         sampler = sampler_of([params])
         warmth, top_p, log_min_p, top_k, _ = sampler.rows(1)
         row = torch.tensor([logits])
-        cutoff = float(cutoffs_of(row, warmth, top_k, top_p, log_min_p))
+        cutoff = float(cutoffs_reference(row, warmth, top_k, top_p, log_min_p))
         allowed = [token for token, logit in enumerate(logits) if np.float32(logit) >= cutoff]
         assert allowed == filtered(logits, params), (logits, params)
 

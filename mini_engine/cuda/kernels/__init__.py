@@ -10,7 +10,7 @@ computes on a CPU, and what its `pdl` switch does.
       gemv_quantized.py  the same for weights of 8 and 4 bits
     fused_attention.py   of a layer of five: RoPE, KV write and attention
     prefill.py           attention of nine, with prompts
-    head.py, pick.py     the end of a greedy step: logits, tokens
+    head.py, sample.py, pick.py    the end of a step: logits, a draw where one samples, tokens
     paged.py, e4m3.py    the pieces of the attention kernels, and a cache in fp8 inside kernels
 
 Every kernel computes in float32 and rounds where it stores. On a CPU the kernels run in Triton's

@@ -99,7 +99,7 @@ PRODUCTS = [
     Product("tensor cores", BF16, 4, 2, 768, GemvPlan(1, 2, 512, 2)),
     Product("int8", FP32, 1, 6, 256, GemvPlan(4, 4, 4, 1)),
     Product("int8", BF16, 2, 4, 132, GemvPlan(4, 4, 2, 2)),
-    *(Product(form, FP32, 3, 6, 300, GemvPlan(8, 4, 4, 1)) for form in ("int4", "int4-symmetric")),
+    Product("int4", FP32, 3, 6, 300, GemvPlan(8, 4, 4, 1)),
     Product("int4", BF16, 2, 4, 132, GemvPlan(4, 4, 1, 2)),
     Product("int4", FP32, 4, 2, 64, GemvPlan(2, 4, 1, 1)),
 ]
