@@ -72,9 +72,10 @@ def test_people_see_a_line_for_each_and_whose_host_it_is(
 
 
 def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = found_by("validate", "--out", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = found_by("validate")
     check_terminals(found)
     short, whole = shown(found, 300), shown(Namespace(**vars(found) | {"all": True}), 300)
     result = json.loads(json.dumps(vars(found), default=as_json))
