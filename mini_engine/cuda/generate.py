@@ -147,15 +147,16 @@ def generate(
 @torch.inference_mode()
 def open_engine(
     config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
-    capture_sizes: Sequence[int] | None, tell: Tell,
+    capture_sizes: Sequence[int] | None, tell: Tell, *, sampling: bool = True,
 ) -> Engine:  # fmt: skip
-    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for, or
+    without `sampling` all are greedy."""
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
     dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     weights = load_weights(config, folder, backend.device, dtype)
-    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)
+    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=sampling)
     for line in runner.capture().lines():
         tell(line)
     return Engine(runner, limits, dispatcher)
