@@ -132,7 +132,7 @@ def roofline(path: Path) -> None:
     with canvas(
         path,
         (6.9, 7.0),
-        title="Writing for one reader uses a half percent of the arithmetic. Reading prompts "
+        title="Writing for one request uses a half percent of the arithmetic. Reading prompts "
         "comes near the roof",
         caption="Computed: steps of Qwen3-0.6B on an H200, decode at "
         f"{CONTEXT} tokens of context each, prefill of one prompt. Hollow: the ledger's step.",
@@ -145,17 +145,17 @@ def roofline(path: Path) -> None:
         axes.text(ridge * 0.9, 1.3, f"balance: {ridge:.0f}", color=hue.SOFT, ha="right", size=14)
         axes.text(0.55, 12, "limit:\nmemory", color=hue.SOFT, size=14)
         axes.text(2900, 1180, "limit: arithmetic", color=hue.SOFT, ha="right", size=14)
-        decodes = {f"{n} reader{'s' * (n > 1)}": StepShape.decode(n, CONTEXT) for n in DECODES}
+        decodes = {f"{n} request{'s' * (n > 1)}": StepShape.decode(n, CONTEXT) for n in DECODES}
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
         points(axes, spec, decodes, hue.SERIES[5], "decode")
         points(axes, spec, prefills, hue.SERIES[0], "prefill")
         flops = sum(
-            op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 reader"], "hf56")
+            op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 request"], "hf56")
         )
         ms = bars()[0].ms  # of the ledger
-        spot = (point(spec, decodes["1 reader"])[0], flops / ms / 1e9)
+        spot = (point(spec, decodes["1 request"])[0], flops / ms / 1e9)
         axes.plot(*spot, "o", markersize=11, markerfacecolor=hue.PAPER, color=hue.SERIES[5])
-        told = f"1 reader, as {bars()[0].label} runs it: {bars()[0].told}"
+        told = f"1 request, as {bars()[0].label} runs it: {bars()[0].told}"
         axes.text(spot[0] * 1.35, spot[1], told, color=hue.SERIES[5], va="center", size=14)
         axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(0.03, 2100))
         for axis in (axes.xaxis, axes.yaxis):
@@ -167,8 +167,8 @@ def roofline(path: Path) -> None:
 
 RIGHT = (10, -12, "left")
 WHERE = {
-    "64 readers": (-10, 6, "right"),
-    "512 readers": (10, -14, "left"),
+    "64 requests": (-10, 6, "right"),
+    "512 requests": (10, -14, "left"),
     "512 tokens": (-12, 2, "right"),
     "128 tokens": (10, -18, "left"),
     "2,048 tokens": (0, -22, "left"),

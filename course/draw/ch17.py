@@ -72,7 +72,7 @@ def three_ideas(path: Path) -> None:
     """Guesses and a second card, predicted; experts, recorded."""
     title = "Each idea shortens one part of the bar,\nor divides it"
     caption = (
-        "Above predicted: our engine in one graph, H200, one reader; grey: around the step. Below "
+        "Above predicted: our engine in one graph, H200, one request; grey: around the step. Below "
         "recorded by others under nsys: SGLang, H100; stripes are all that the GPU does."
     )
     with canvas(path, (6.9, 8.36), title=title, caption=caption) as figure:

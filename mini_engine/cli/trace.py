@@ -125,10 +125,12 @@ def show(r: Args, console: Screen) -> None:
     counts = {"kernels": r.kernels, "launches and copies": r.launches, "graphs": r.graph_launches}
     if told := [f"{count:,.0f} {what}" for what, count in counts.items() if count]:
         say(f"{', '.join(told)} a step")
-    if r.idle_us is not None:
+    if r.idle_in_launch_us is not None:
         shares = [us / r.gpu_us for us in (r.busy_us, r.idle_in_launch_us, r.idle_us)]
         say("Of {:,.0f} µs the GPU is {:.0%} at work, {:.0%} waiting for launch calls, {:.0%} for "
             "other work of the CPU".format(r.gpu_us, *shares))  # fmt: skip
+    elif r.idle_us is not None:
+        say(f"Of {r.gpu_us:,.0f} µs the GPU is {r.busy_us / r.gpu_us:.0%} at work")
     if step := r.predicted:
         say(f"Predicted: {step.kernels:,} kernels, {step.launches:,} launches and copies; of "
             f"{step.gpu_us:,.0f} µs the GPU is {step.busy_us / step.gpu_us:.0%} at work ({shape})"

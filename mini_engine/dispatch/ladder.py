@@ -86,8 +86,8 @@ class CaptureLadder(tuple[int, ...]):
             return "A batch of 0 rows has nothing to run: no graph is replayed."
         if rung is None:
             return (
-                f"A batch of {n} runs eagerly and unpadded: it is above the top rung {self.top}, "
-                f"so capture sizes up to {n} if it should run in a graph."
+                f"A batch of {n} runs eagerly and unpadded: it is above the top rung {self.top}. "
+                f"Add {n} to the capture sizes if it should run in a graph."
             )
         if rung == n:
             return f"A batch of {n} runs at {n}, unpadded: a graph was captured for this very size."

@@ -10,6 +10,7 @@ Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken
 
 A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
 how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
+Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted.
 
 A profiler with stacks slows the host down: the times of the CPU lane, and the idle time of the GPU
 in an eager step, are upper bounds.
@@ -40,12 +41,13 @@ KINDS: Mapping[str, str] = {
     "RoPE": r"rotary|rope(?!_kv)",
     "activation": r"act_and_mul|(?<!up_)silu|gelu",
     "attention": r"attention|mha|flash|decodewithpagedkv|reduce_segments",
-    "routing": r"topk|routing|bitmatrix|moe_forward|finalize",
-    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel|_proj|lm_head|gate_up_silu",
+    "routing": r"topk|routing|bitmatrix|moe_forward|moe_align|expert_tokens|finalize",
+    "product": r"gemm|gemv|nvjet|matmul|bmm_|splitk|cijk|linear_kernel|_proj|lm_head|gate_up_silu"
+    r"|fused_moe_kernel",
     "quantise": r"quant",
     "copy": r"memcpy|memset|copy|::direc|catarray|fillfunctor|_to_(?:float|int)",
     "elementwise": r"elementwise|triton_poi",
-    "reduction": r"reduce|scan|argmax|softmax|sort",
+    "reduction": r"reduce|scan|argmax|softmax|sort|moe_sum|triton_red",
 }
 UNLISTED = "not listed"  # the kernels of a table's source that it leaves out, being short
 _KINDS = {kind: re.compile(words, re.IGNORECASE) for kind, words in KINDS.items()}
@@ -180,14 +182,15 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
         kinds.setdefault(kind_of(event.name), []).append(event.duration_us)
     shares = {kind: Share(len(took), sum(took)) for kind, took in kinds.items()}
     kernels, launches = counted(events)
+    heard = any(e.lane == CPU for e in events)  # else nobody recorded the calls
     once = shares.get("KV write") or shares.get("attention")
     return Anatomy(
-        launches=launches,
-        graph_launches=sum(e.category == "graph" for e in calls),
+        launches=launches if heard else None,
+        graph_launches=sum(e.category == "graph" for e in calls) if heard else None,
         kernels=kernels,
         layers=int(once.count) if once else None,
         busy_us=busy,
-        idle_in_launch_us=idle_in_launch,
+        idle_in_launch_us=idle_in_launch if heard else None,
         idle_us=idle,
         kinds=dict(sorted(shares.items(), key=lambda item: -item[1].us)),
     )
@@ -208,8 +211,8 @@ def kind_of(kernel: str) -> str:
 
 
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
-# lane (gpu, api, op), name, start, duration, correlation: a call and its work on the GPU
-# share it
+# lane (gpu, node, api, op), name, start, duration, correlation: a call and its work on the GPU
+# share it. A node is a graph's kernel whose call is not recorded.
 Row = tuple[str, str, float, float, int]
 _LANES = {
     "kernel": "gpu", "gpu_memcpy": "gpu", "gpu_memset": "gpu",
@@ -286,14 +289,15 @@ def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
     waits = {row[4] for row in listed if row[0] == "gpu" and row[1].endswith("-> Pageable)")}
     events = []
     for lane, name, start, duration, correlation in listed:
-        if lane == "gpu":
+        if lane in ("gpu", "node"):
             moved = name.startswith(("Memcpy", "Memset"))
-            category = "copy" if moved else "node" if correlation in in_graphs else "kernel"
+            inside = lane == "node" or correlation in in_graphs
+            category = "copy" if moved else "node" if inside else "kernel"
         elif lane == "api":
             category = "wait" if correlation in waits else _category(name)
         else:
             category = "host"
-        where = GPU if lane == "gpu" else CPU
+        where = GPU if lane in ("gpu", "node") else CPU
         events.append(TraceEvent(where, name, start - listed[0][2], duration, category))
     return tuple(events)
 

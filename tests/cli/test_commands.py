@@ -253,6 +253,17 @@ def test_a_step_of_which_only_a_table_was_published_is_told_beside_the_same_step
     assert Path(found["picture"]).stat().st_size > 10_000
 
 
+def test_of_a_recording_without_calls_the_shares_of_the_cpu_are_unknown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["trace", "--recorded", "vllm-gemma-4-runner-1", "-o", str(tmp_path / "r.json")]
+    found = json_of(capsys, *words)
+    assert (found["launches"], found["idle_in_launch_us"], found["predicted"]) == (None, None, None)
+    assert (tmp_path / "r.png").stat().st_size > 10_000
+    assert main(words) == 0
+    assert "76% at work" in capsys.readouterr().out
+
+
 def test_a_trace_is_of_the_engine_and_the_host_that_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 
 SGLANG, FULL, PIECES = "sglang-qwen3-8b-graph", "vllm-gpt-oss-full", "vllm-gpt-oss-piecewise"
 HF, EAGER = "transformers-qwen1.5-0.5b-eager", "vllm-moe-eager"
+RUNNERS = ("vllm-gemma-4-runner-1", "vllm-gemma-4-runner-2")  # vLLM's two, on an H200
 
 
 def test_l_layers_leave_l_plus_1_piecewise_graphs() -> None:
@@ -75,6 +76,57 @@ def test_the_three_shares_are_the_whole_time_of_the_gpu(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "events", "us"), [(RUNNERS[0], 700, 6420.55), (RUNNERS[1], 675, 6067.793)]
+)
+def test_what_was_entered_by_hand_has_its_sources_own_sums(
+    name: str, events: int, us: float
+) -> None:
+    recording = load_recording(name)
+    assert len(recording.events) == events
+    assert sum(e.duration_us for e in recording.events) == pytest.approx(us, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_of_the_gpu_alone_no_launch_is_counted(name: str) -> None:
+    """A mixture of experts in one FULL graph: 22 kernels a layer, of which ten multiply."""
+    recording = load_recording(name)
+    found = anatomy(recording)
+    assert {e.lane for e in recording.events} == {GPU}
+    assert (found.launches, found.graph_launches, found.idle_in_launch_us) == (None, None, None)
+    assert found.idle_us == pytest.approx(found.gpu_us - busy_us(recording.events, GPU))
+    assert found.layers == 30
+    a_layer = {kind: share.count // 30 for kind, share in found.kinds.items() if share.count >= 30}
+    assert a_layer == {
+        "product": 10, "routing": 3, "attention": 2, "norm": 2, "reduction": 2, "activation": 2,
+        "KV write": 1,
+    }  # fmt: skip
+    assert sum(a_layer.values()) == 22
+
+
+def test_before_its_graph_the_newer_runner_starts_less() -> None:
+    """32 small kernels and copies run for 59 µs of 1.76 ms, 13 for 26 µs of 1.38 ms."""
+    before = []
+    for name in RUNNERS:
+        events = load_recording(name).events
+        graph_us = min(e.start_us for e in events if e.category == "node")
+        work = [e for e in events if e.start_us < graph_us]
+        before.append((len(work), sum(e.duration_us for e in work), graph_us))
+    assert before == [
+        (32, pytest.approx(59, abs=0.5), pytest.approx(1757, abs=0.5)),
+        (13, pytest.approx(25.5, abs=0.5), pytest.approx(1382, abs=0.5)),
+    ]
+
+
+def test_a_full_graph_ends_before_the_logits() -> None:
+    """What is live behind it: the rows are chosen and multiplied with the head."""
+    events = load_recording(RUNNERS[0]).events
+    end_us = max(e.end_us for e in events if e.category == "node")
+    behind = [kind_of(e.name) for e in events if e.start_us > end_us]
+    assert behind.count("product") == 1
+    assert len(behind) == 7
+
+
+@pytest.mark.parametrize(
     ("kernel", "kind"),
     [
         ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", "KV write"),
@@ -84,6 +136,11 @@ def test_the_three_shares_are_the_whole_time_of_the_gpu(name: str) -> None:
         ("nvjet_sm90_tst_64x8_64x16_4x2_h_bz_TNT", "product"),
         ("void flashinfer::norm::FusedAddRMSNormKernel", "norm"),
         ("moe::dev::routing::routingRenormalize", "routing"),
+        ("void vllm::moe::moe_align_block_size_kernel<int>", "routing"),
+        ("void vllm::moe::count_and_sort_expert_tokens_kernel<int>", "routing"),
+        ("fused_moe_kernel", "product"),
+        ("void vllm::moe::moe_sum_vec_kernel<c10::BFloat16>", "reduction"),
+        ("triton_red_fused_3", "reduction"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel", "other"),
         ("tensorrt_llm::kernels::applyBiasRopeUpdateKVCacheV2", "KV write"),
         ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_2", "norm"),
