@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import DecodeAttention
-from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
+from mini_engine.cuda.fp8 import as_bytes, scale_for, to_e4m3, widened
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import QUANTS, Weights
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.kv_fp8 import scale_for
 from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16

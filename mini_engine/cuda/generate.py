@@ -299,7 +299,6 @@ def limits_that_fit(
     """`limits` with as many KV blocks as fit beside the weights, and a line where these are fewer.
     Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
-    quant = "int4" if config.quantization else quant
     if reason := no_room(config, backend, stored, quant=quant):
         raise ValueError(reason)
     free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)

@@ -61,7 +61,6 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
-    kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
     speculation: generation.Speculation = generation.PLAIN,
     on_token: generation.OnToken | None = None,
@@ -70,10 +69,9 @@ def generate(
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
-    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given lines for
-    people. Raises `ValueError` for an empty prompt, for one that does not fit the context, for a
-    draft model that does not fit the other, and for weights that are not finite; `MemoryError` for
-    a model that does not fit.
+    `tell` is given lines for people. Raises `ValueError` for an empty prompt, for one that does
+    not fit the context, for a draft model that does not fit the other, and for weights that are not
+    finite; `MemoryError` for a model that does not fit.
     """
     tokenizer = checkpoint.tokenizer
     limits = generation.limits_for(checkpoint.config, len(prompts), speculation)
@@ -87,10 +85,8 @@ def generate(
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
         # Tables of RoPE for no more positions than can occur.
         config = replace(model.config, max_position_embeddings=limits.max_model_len)
-        runner = SimRunner(
-            device, config, model.weights, limits, dispatcher,
-            kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
-        )  # fmt: skip
+        drawn = sampling.temperature > 0
+        runner = SimRunner(device, config, model.weights, limits, dispatcher, sampling=drawn)
         report = runner.capture()
         for line in report.lines():
             tell(line)

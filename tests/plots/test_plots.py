@@ -48,7 +48,6 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     ),
     "crossover": lambda path: plots.itl_curve(CURVE, path),
     "itl_against_batch": lambda path: plots.itl_against_batch(MEASURED, path, ON_A_GPU),
-    "measured_crossover": lambda path: plots.measured_crossover(MEASURED, path, ON_A_GPU),
 }
 
 
