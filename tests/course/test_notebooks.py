@@ -4,6 +4,7 @@ and show pictures, the first of them at once."""
 from __future__ import annotations
 
 import re
+import sys
 from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.image import imread
 
 from notebooks.running import DRAWN, FOLDER, drawn, fresh, spoken
 from tests.support.documents import ROOT, same_figure
+from tests.support.warm_python import warm_python
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
@@ -23,8 +25,11 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 @each_notebook
-def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(path: Path) -> None:
+def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Predictions are the same everywhere; cells tagged `varies` hold timings."""
+    monkeypatch.setattr(sys, "executable", warm_python())
     book, again = nbformat.read(path, as_version=4), fresh(path)
     kept = dict(spoken(book))
     for cell, said in spoken(again):
