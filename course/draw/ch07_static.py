@@ -107,16 +107,16 @@ def gain(path: Path) -> None:
     with canvas(
         path,
         (6.9, 6.6),
-        title=f"With 64 requests a graph makes the server with pages {pages[at]:.1f} times as fast, "
-        f"and the one with rows {rows[at]:.1f} times",
-        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests, all there at the "
-        f"start. Rows: each step reads all {T_MAX:,} slots of each row, finished rows too. Pages: "
-        "seats filled again.",
+        title=f"With 64 requests a graph makes the server with pages {pages[at]:.1f} times as "
+        f"fast, and the one with rows {rows[at]:.1f} times",
+        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests, all there at "
+        f"the start. Rows: each step reads all {T_MAX:,} slots of each row, finished rows too. "
+        "Pages: seats filled again.",
     ) as figure:
         axes = figure.subplots()
         for ys, colour, name, at_y in (
-            (pages, hue.WITH, "pages,\nseats filled again", 5.2),
-            (rows, hue.EAGER, "whole rows,\nfinished rows stay", 2.3),
+            (pages, hue.MARK, "pages,\nseats filled again", 5.2),
+            (rows, hue.OTHER, "whole rows,\nfinished rows stay", 2.3),
         ):
             axes.plot(BATCHES, ys, color=colour, marker="o")
             axes.text(1 if ys is rows else 9, at_y, name, va="center", color=colour, weight="bold")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -96,7 +97,7 @@ def differing(mine: str, right: str) -> list[tuple[str, str]]:
     return [(marks[line[:2]], line[2:]) for line in lines if line[:2] in marks][:MOST_LINES]
 
 
-def holes_so_far(labs: list[Lab], progress: Progress) -> str:
+def holes_so_far(labs: Sequence[Lab], progress: Progress) -> str:
     """`■■■■□□□□□□ 41 of 122 holes are yours`."""
     count = sum(len(lab.holes) for lab in labs)
     mine = sum(
