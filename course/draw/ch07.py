@@ -41,7 +41,7 @@ def work(path: Path) -> None:
     )
     with canvas(path, (6.9, 9.6), title=title, caption=caption) as figure:
         left, right = figure.subplots(2, 1)
-        ways = ((again, hue.WITHOUT, "without a cache"), (cached, hue.WITH, "with a cache"))
+        ways = ((again, hue.OTHER, "without a cache"), (cached, hue.MARK, "with a cache"))
         for ops, colour, name in ways:
             left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
             left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
@@ -51,10 +51,7 @@ def work(path: Path) -> None:
                 name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
                 ha="right", color=colour, weight="bold",
             )  # fmt: skip
-        slopes = (
-            (again, hue.WITHOUT, "no cache", "n²", "n"),
-            (cached, hue.WITH, "cache", "n", "1"),
-        )
+        slopes = ((again, hue.OTHER, "no cache", "n²", "n"), (cached, hue.MARK, "cache", "n", "1"))
         for ops, colour, name, steep, flat in slopes:
             attention, rest = (_gflop(ops, attention=which) for which in (True, False))
             _name(left, attention, f"{name}, attention: O({steep})", colour, below=True)
@@ -120,7 +117,7 @@ def layouts(path: Path) -> None:
 def _padded(axes: Axes, lengths: dict[str, int]) -> None:
     for row, (name, tokens) in enumerate(lengths.items()):
         for position in range(LONGEST):
-            _cell(axes, position, -row, COLOURS[name] if position < tokens else hue.EMPTY)
+            _cell(axes, position, -row, COLOURS[name] if position < tokens else hue.IDLE)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
     axes.set_title(f"padded: a row of {LONGEST} slots for each request")
     _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
@@ -136,7 +133,7 @@ def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
     free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
 
     def colour(slot: int) -> str:
-        empty = WHITE if slot // BLOCK_SIZE in free else hue.EMPTY
+        empty = WHITE if slot // BLOCK_SIZE in free else hue.IDLE
         return COLOURS[owner[slot]] if slot in owner else empty
 
     for slot in range(NUM_BLOCKS * BLOCK_SIZE):
@@ -164,7 +161,7 @@ def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> No
             width,
             0.8,
             facecolor=colour,
-            edgecolor=hue.EMPTY if colour == WHITE else WHITE,
+            edgecolor=hue.IDLE if colour == WHITE else WHITE,
             linewidth=0.6,
         )
     )

@@ -32,12 +32,12 @@ BATCHES = (1, 4, 8, 16, 64, 256)
 PAGED, REFILLED = "pages, seats filled again", "rows, seats filled again"
 GRAPHS, EAGER = "rows, static batches", "the same, eager"
 STYLES = {
-    PAGED: (hue.WITH, "-"),
-    REFILLED: (hue.SERIES[4], "-"),
+    PAGED: (hue.MARK, "-"),
+    REFILLED: (hue.SERIES[0], "-"),
     GRAPHS: (hue.FULL, "--"),
     EAGER: (hue.EAGER, "--"),
 }
-PARTS = {"for a text": hue.USED, "behind a text": hue.EMPTY, "in a finished row": hue.GONE}
+PARTS = {"for a text": hue.DECODE, "behind a text": hue.IDLE, "in a finished row": hue.PADDING}
 
 
 class WholeRows(StepModel):
