@@ -46,7 +46,6 @@ KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
 ROOT = Path(__file__).parents[2]
 COMPARED = 16  # first tokens of a request
 BUDGET = 2048  # tokens of prompts in a step: the smallest of these engines
-BLOCK_SIZE = 16
 MEMORY = 0.8  # of the GPU: the process that asks holds some of it, too
 SECONDS = 900.0  # for one process: load, compile, capture, warm up, measure
 Piece = tuple[int, Sequence[int]]  # the number of a request, and tokens that it got together
@@ -238,6 +237,7 @@ class Ours:
     """This engine, asked as the others are. A step ends when its tokens have been read back."""
 
     def __init__(self, job: Job) -> None:
+        from mini_engine.bench.decode_setup import BLOCK_SIZE
         from mini_engine.cuda.generate import open_engine
         from mini_engine.engine.batch import SchedulerLimits
         from mini_engine.model.config import ModelConfig

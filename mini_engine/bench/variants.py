@@ -240,9 +240,8 @@ def transformers_model(weights: Weights) -> Any:
 
 def no_transformers(_: GraphBackend) -> str | None:
     """Why they cannot run here, in one line; None where they can."""
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed: pip install 'transformers>=5.17,<6'"
-    return None
+    missing = "transformers is not installed: pip install 'transformers>=5.17,<6'"
+    return None if importlib.util.find_spec("transformers") else missing
 
 
 def no_kernels(backend: GraphBackend) -> str | None:
