@@ -24,7 +24,7 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
 
 HANDSHAKE_US = 4  # an all-reduce of 4 KB: https://github.com/sgl-project/sglang/pull/2904
-ALL = COLOURS | {"handshakes": hue.USED, "busy": hue.KERNEL}
+ALL = COLOURS | {"handshakes": hue.SERIES[2], "busy": hue.KERNEL}
 NAMES = TOLD | {"handshakes": "handshakes"}
 STRIPES = {
     "busy": {"hatch": "///", "edgecolor": hue.STARTS, "linewidth": 0}
@@ -72,7 +72,7 @@ def three_ideas(path: Path) -> None:
     """Guesses and a second card, predicted; experts, recorded."""
     title = "Each idea shortens one part of the bar,\nor divides it"
     caption = (
-        "Above predicted: our engine in one graph, H200, one reader; grey: around the step. Below "
+        "Above predicted: our engine in one graph, H200, one request; grey: around the step. Below "
         "recorded by others under nsys: SGLang, H100; stripes are all that the GPU does."
     )
     with canvas(path, (6.9, 8.36), title=title, caption=caption) as figure:

@@ -32,7 +32,7 @@ class Chapter:
 
 def chapters(root: Path) -> list[Chapter]:
     """In the order of the path."""
-    found, part = [], "Prologue"
+    found, part = [], "Chapter 0"
     for line in (root / "course/README.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 4 and cells[0].startswith("**"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rich.console import Console
@@ -121,7 +122,7 @@ def differing(mine: str, right: str, *, earned: bool) -> list[tuple[str, str]]:
     return lines[:MOST_LINES]
 
 
-def holes_so_far(labs: list[Lab], progress: Progress) -> str:
+def holes_so_far(labs: Sequence[Lab], progress: Progress) -> str:
     """`■■■■□□□□□□ 41 of 122 holes are yours`."""
     count = sum(len(lab.holes) for lab in labs)
     mine = sum(

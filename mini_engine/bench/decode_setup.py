@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import DecodeAttention
-from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
+from mini_engine.cuda.fp8 import as_bytes, scale_for, to_e4m3, widened
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import QUANTS, Weights
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.kv_fp8 import scale_for
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16
@@ -53,6 +53,11 @@ class Variant:
 
     def feed(self, tokens: Tensor) -> None:
         """Teacher forcing, where a call is a step: the next one is fed these."""
+
+    def ops(self, style: str = "hf56") -> list[OpCost]:
+        """What one call runs, for the simulator: what an engine of this style launches."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.setup.model.config, shape, style)
 
     def release(self) -> None:
         """Give graphs and memory back."""

@@ -48,7 +48,6 @@ COMPARED = 16  # first tokens of a request
 BUDGET = 2048  # tokens of prompts in a step: the smallest of these engines
 MEMORY = 0.8  # of the GPU: the process that asks holds some of it, too
 SECONDS = 900.0  # for one process: load, compile, capture, warm up, measure
-NEARLY_GREEDY, RUNG, MOST = 1e-5, 16, 512  # nano-vllm's
 Piece = tuple[int, Sequence[int]]  # the number of a request, and tokens that it got together
 Prompts = Sequence[Sequence[int]]
 
@@ -226,7 +225,6 @@ def timed_lap(session: Any, job: Job, number: int) -> tuple[list[list[float]], l
         for request, new in pieces:
             tokens[request].extend(new)
             times[request].extend([now] * len(new))
-    tokens = getattr(session, "written", tokens)
     if wrong := {len(each) for each in tokens} - {job.tokens}:
         raise ValueError(f"requests got {sorted(wrong)} tokens, asked for {job.tokens}")
     return times, tokens
@@ -239,32 +237,24 @@ class Ours:
     """This engine, asked as the others are. A step ends when its tokens have been read back."""
 
     def __init__(self, job: Job) -> None:
-        import torch
-
         from mini_engine.bench.decode_setup import BLOCK_SIZE
-        from mini_engine.cuda.generate import dtype_for, nearest_backend, runner_of
-        from mini_engine.cuda.weights import load_weights
-        from mini_engine.dispatch.default_ladder import default_capture_sizes
-        from mini_engine.dispatch.dispatcher import GraphDispatcher
+        from mini_engine.cuda.generate import open_engine
         from mini_engine.engine.batch import SchedulerLimits
-        from mini_engine.engine.engine import Engine
         from mini_engine.model.config import ModelConfig
 
-        self.mode = torch.inference_mode()  # of the whole process, which runs nothing else
-        self.mode.__enter__()
-        config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
-        weights = load_weights(config, job.model, backend.device, dtype_for(backend, print))
         limits = SchedulerLimits(
             max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
             num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
         )  # fmt: skip
-        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
-        sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
-        dispatcher = GraphDispatcher(mode, sizes, job.batch)
-        runner = runner_of(weights, limits, dispatcher, backend, 5, print)
-        if runner.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
-        self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
+        config, mode = (
+            ModelConfig.from_folder(job.model),
+            "NONE" if job.eager else "FULL_DECODE_ONLY",
+        )
+        where = config, Path(job.model), limits, mode, [job.batch], print
+        self.tokens, self.engine = job.tokens, open_engine(*where, sampling=False)
+        captured = job.eager or self.engine.dispatcher.descriptors()
+        if not captured or self.engine.scheduler.limits.num_blocks < limits.num_blocks:
+            raise MemoryError(f"no memory for batch {job.batch}, or to capture it")
 
     def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         from mini_engine.engine.batch import Request
@@ -329,45 +319,8 @@ class Sglang:
                 yield [(index, piece["output_ids"][-new:])]
 
 
-class Nano:
-    """nano-vllm bb823b3, Qwen3 only: `LLM.step` returns the requests that have ended, and a number:
-    the tokens of a prompt step, or minus the requests of a decode step. Tokens come out at the end
-    only; but a step waits for them. It has graphs for multiples of 16, up to 512."""
-
-    def __init__(self, job: Job) -> None:
-        if job.batch > MOST and not job.eager:
-            raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
-        nano = importlib.import_module("nanovllm")
-        self.llm = nano.LLM(
-            job.model, max_model_len=job.room, max_num_seqs=-(-job.batch // RUNG) * RUNG,
-            gpu_memory_utilization=MEMORY, enforce_eager=job.eager,
-        )  # fmt: skip
-        self.params = nano.SamplingParams(
-            temperature=NEARLY_GREEDY, max_tokens=job.tokens, ignore_eos=True
-        )
-
-    def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
-        for prompt in prompts:
-            self.llm.add_request(list(prompt), self.params)
-        ended: dict[int, list[int]] = {}
-        computed, length = 0, len(prompts[0])
-        while not self.llm.is_finished():
-            outputs, count = self.llm.step()
-            rows = range(len(prompts))
-            if count > 0:  # prompts: those that are whole now have their first token
-                rows = range(computed // length, (computed + count) // length)
-                computed += count
-            elif -count != len(prompts):
-                raise ValueError(f"only {-count} of {len(prompts)} requests fit its KV cache")
-            yield [(row, [0]) for row in rows]
-            ended.update(outputs)
-        self.written = [list(ended[number]) for number in sorted(ended)]
-
-
 KINDS: dict[str, tuple[Any, str, str]] = {  # name: adapter, what `import` looks for, how to get it
     OURS: (Ours, "torch", "pip install 'torch>=2.11,<2.14'"),
-    "nano-vllm": (Nano, "nanovllm",
-                  "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git"),
     "vllm": (Vllm, "vllm", "pip install vllm"),
     "sglang": (Sglang, "sglang", "pip install 'sglang[all]'"),
 }  # fmt: skip

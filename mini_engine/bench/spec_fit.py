@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.step.cards import FIGURES, Sheet, names
+from mini_engine.step.cards import FIGURES, Sheet, load_sheet, names
 
 ON_CPU_TENSORS = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
 # A figure of a card or a host: the measured one, which number of it, times what, and how.
@@ -38,16 +38,6 @@ OF_THE_HOST = {
     "capture_node_us": ("capture", "slope_over_a_launch", 1,
                         "recording a launch, over making one (launch_us)"),
 }  # fmt: skip
-# Cards that are known only by how the driver's name begins, in small letters and without makers.
-NAMED = {
-    "a100 .*40gb": "a100-40",
-    "h100 pcie": "h100-pcie",
-    "h100 nvl": "h100-nvl",
-    "rtx a6000": "a6000",
-    "rtx 6000 ada": "rtx6000-ada",
-    "rtx pro 6000 blackwell": "rtxpro6000",
-    "v100 sxm2 32gb": "v100",
-}
 
 
 @dataclass(frozen=True)
@@ -144,9 +134,8 @@ def base_name(gpu: str) -> str | None:
     name = " ".join(words)
     if not name or {"laptop", "super", "d", "mobile", "q", "3e", "hbm3e"} & set(words):
         return None
-    for start, card in NAMED.items():
-        if re.match(rf"{start}\b", name):
-            return card
+    begins = {card: load_sheet("card", card).words["gpu"] for card in names("card")}
     found = re.match(r"rtx \d+( ti)?\b|\w+", name)  # "rtx 5070 ti" is another than rtx5070
-    card = found[0].replace(" ", "") if found else ""
-    return card if card in set(names("card")) - set(NAMED.values()) else None
+    plain = found[0].replace(" ", "") if found else ""
+    named = (card for card, start in begins.items() if start and re.match(rf"{start}\b", name))
+    return next(named, plain if begins.get(plain) == "" else None)

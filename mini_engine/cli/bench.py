@@ -2,7 +2,7 @@
 
   python -m mini_engine bench --quick               # minutes: batch 1 and 8 of one shape
   python -m mini_engine bench --resume              # what an interrupted run has not measured
-  python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
+  python -m mini_engine bench --plot FILE.json      # table and picture again, nothing measured
 
 The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton
@@ -36,7 +36,7 @@ from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
-from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.config import SHAPES, ModelConfig, tiny_shape
 from mini_engine.step.cards import load_sheet, load_spec
 
 HEADS = ("<variant", "<ITL µs (95%)", "<× anchor", "<GB/s", "<of a copy", "<predicted µs")
@@ -94,7 +94,7 @@ def run(args: Args, console: Screen) -> Found:
     if args.against and (names := [word for word in args.shape if not Path(word).is_dir()]):
         raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {names[0]!r}")
     dtype = str(options.dtype_of(backend)).removeprefix("torch.")
-    shapes = {word: options.tiny_shape() if word == "tiny" else options.shape_of(word)
+    shapes = {word: tiny_shape() if word == "tiny" else options.shape_of(word)
               for word in args.shape}  # fmt: skip
     configs = {word: replace(shape, dtype=dtype) for word, shape in shapes.items()}
     measurement, known, path = options.begun("bench", backend, args.typed)
@@ -178,26 +178,24 @@ def _others(args: Args, configs: dict[str, ModelConfig]) -> Iterator[Any]:
 
 
 def result_of(out: Path, measurement: Measurement) -> Found:
-    """What the file says, with its pictures drawn beside it."""
+    """What the file says, with its picture drawn beside it."""
     from mini_engine import plots
 
     if measurement.kind != "bench":
         raise ValueError(f"{out}: a {measurement.kind}, expected the file of a bench")
-    figures, pictures = measurement.figures, dict[str, str]()
+    figures, picture = measurement.figures, out.with_name(f"{out.stem}-itl.png")
     try:
         steps, bars = measured_steps(figures["rows"]), judged(measurement)
     except ValueError as error:
         raise ValueError(f"{out}: {error}: measure again") from None
-    for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
-        path = out.with_name(f"{out.stem}-{name}.png")
-        try:
-            draw(steps, path, measurement)
-            pictures[name] = str(path)
-        except ValueError as error:
-            path.unlink(missing_ok=True)
-            pictures[name] = f"not drawn: {error}"
+    told = str(picture)
+    try:
+        plots.itl_against_batch(steps, picture, measurement)
+    except ValueError as error:
+        picture.unlink(missing_ok=True)
+        told = f"not drawn: {error}"
     return {"out": out, "emulated": measurement.emulated, "rows": figures["rows"],
-            "others": figures["others"], "bars": bars, "pictures": pictures}  # fmt: skip
+            "others": figures["others"], "bars": bars, "picture": told}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
@@ -209,8 +207,9 @@ def show(r: Args, console: Screen) -> None:
         console.print(table(HEADS[:columns], cells, title=str(point), box=None))
     if r.others:
         console.print(table(ENGINES, r.others))
-    told = [*([] if r.emulated else map(str, r.bars)), f"measurements: {r.out}"]
-    console.print("\n".join([*told, *(f"{name}: {path}" for name, path in r.pictures.items())]))
+    for bar in () if r.emulated else r.bars:
+        console.print(str(bar))
+    console.print(f"measurements: {r.out}\nITL against batch: {r.picture}")
 
 
 def _cells(row: Row) -> list[str]:

@@ -7,7 +7,7 @@
    FULL_AND_PIECEWISE. The four must agree token for token, or the command fails.
 2. A decode step of a full-size model on one card and one host is predicted for transformers, for
    vLLM (or --engine) eagerly, piecewise and as one graph, and for this engine's own kernels. Each
-   time has its interval; the nearest pair that somebody has measured stands beside them.
+   time has its interval.
 3. A picture and a trace go to --out.
 """
 
@@ -29,7 +29,6 @@ from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
 from mini_engine.step.explain import Way
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.validate.points import nearest_pair
 
 CONTEXT, OURS = 512, "launch-bound"  # the row of this engine: five kernels a layer, in one graph
 ROWS = {  # each step: the mode whose interval it has, and how it is launched
@@ -95,7 +94,7 @@ def run(args: Args, console: Screen) -> Found:
         "checkpoint": checkpoint.config.name, "prompts": texts, "texts": first.texts,
         "tokens": [done.tokens for done in first.completions],
         "modes": [generation.mode for generation in (first, *others)], **options.told(server),
-        "predictions": rows, "measured": nearest_pair(shape, spec, batch),
+        "predictions": rows,
     }  # fmt: skip
 
 
@@ -119,14 +118,6 @@ def show(r: Args, console: Screen) -> None:
     times = eager["itl_us"] / full["itl_us"]
     say(f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
         f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {times:.1f} times as fast.")  # fmt: skip
-    if r.measured:
-        slow, fast = r.measured.slow.point, r.measured.fast.point
-        say(
-            f"   Measured nearby: {slow.cls} {slow.itl_ms:.2f} ms, {fast.cls.partition(' ')[2]} "
-            f"{fast.itl_ms:.2f} ms, {r.measured.measured:.1f} times as fast\n"
-            f"   (the fit, which has seen it, says {r.measured.predicted:.1f}): "
-            f"{slow.model} on one {slow.card}, batch {slow.batch},\n   {slow.source}"
-        )
     picture, trace = (f"   {r.out / name!s:<18}" for name in ("timeline.png", "trace.json"))
     say(
         f"   Host: {r.host}, whose CPU makes the eager times. 80% within: of what others\n"

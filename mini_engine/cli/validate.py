@@ -1,7 +1,7 @@
 """Hold the model against what others have measured: how far off is it, and what does a graph buy?
 
   python -m mini_engine validate
-  python -m mini_engine validate --points mine.json --host-from my-eager-point
+  python -m mini_engine validate --points mine.json
   python -m mini_engine validate --fit
   python -m mini_engine validate --speculation
 
@@ -14,7 +14,7 @@ Nor are mixtures of experts, and steps of several GPUs: they are classes of thei
 
 --points takes a file of your own, in the format of validate/published/decode_points.json. What is
 not known of a point is named in a line; a host that nobody has measured is taken for the one that
-the engine usually runs on, and --host-from finds its speed from one eager point of the file. --fit
+the engine usually runs on (`explain --itl` finds the speed of yours from one eager step). --fit
 finds the figures that nobody publishes from the shipped points, fits again with each source left
 out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
 """
@@ -70,7 +70,6 @@ SHARED = ""
 OPTIONS: options.Rows = {
     "--points FILE": (Path, None, "measured points (default: the published ones)"),
     "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
-    "--host-from ID,ID": (options.words, [], "eager points, each telling its host (default: none)"),
     "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
     "--speculation": (bool, None, "only steps that check drafts: how many times as fast they are"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
@@ -93,14 +92,8 @@ def run(args: Args, console: Screen) -> Found:
     sheets, kept = measured.Sheets.shipped(), measured.read_kept()
     sheets = sheets.with_card(args.spec) if args.spec else sheets
     points, unknown = measured.read_points(args.points or measured.SHIPPED_POINTS, sheets)
-    by_id, hosts = {point.id: point for point in points}, {}
-    for word in args.host_from:
-        if word not in by_id:
-            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
-        hosts[by_id[word].host] = measured.host_from(by_id[word], sheets)
-        points.remove(by_id[word])
     left_out_ms = None if args.points else kept["left_out_ms"]
-    rows = measured.rows_of(points, sheets, left_out_ms, hosts)
+    rows = measured.rows_of(points, sheets, left_out_ms)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
     judged, apart = _judged(rows), dict[str, Found | None](quantised=None, spread=None)

@@ -25,14 +25,13 @@ from torch.nn import functional
 
 from mini_engine.cuda import experts
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
-from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like
+from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like, measured_tokens, scale_for
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.quantized_matrix import Matrix, dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.kv_fp8 import measured_tokens, scale_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +214,7 @@ class Model:
 
 def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
     """The scales of a cache in fp8, (2, kv_heads) float32 for each layer: measured by one prefill
-    of the tokens that `model/kv_fp8.py` names, in a cache of its own."""
+    of `measured_tokens`, in a cache of its own."""
     config, table = weights.config, weights.embed
     chosen = measured_tokens(config.vocab_size, config.max_position_embeddings)
     tokens = torch.tensor(chosen, dtype=torch.int32, device=table.device)

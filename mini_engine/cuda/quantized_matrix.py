@@ -1,12 +1,11 @@
 """A weight of 8 or 4 bits a number, as kernels/gemv_quantized.py reads it.
 
-    quantize(matrix, bits)           ->  QuantizedMatrix      load time: from a plain weight
-    quantized(codes, scales, zeros)  ->  QuantizedMatrix      from another format's numbers
-    dequantized(matrix)              ->  (N, K) float32       (code - zero) · scale: the reference
+    quantize(matrix, bits)  ->  QuantizedMatrix      load time: from a plain weight
+    dequantized(matrix)     ->  (N, K) float32       (code - zero) · scale: the reference
 
-int8: a float32 scale a row, zero 128. int4: a float16 scale for each 128 columns of a row; zero 8
-(symmetric), or one of 4 bits beside each scale. A thread gets 16 bytes of a row in a load and
-unpacks them without a shuffle: a *segment* is 16 words of int32, code i of word w is of column
+int8: a float32 scale a row, zero 128. int4: for each 128 columns of a row a float16 scale, and a
+zero of 4 bits. A thread gets 16 bytes of a row in a load and unpacks them without a shuffle: a
+*segment* is 16 words of int32, code i of word w is of column
 
     segment · 16 · PER + i · 16 + w          PER: codes of a word, 8 (int4) or 4 (int8)
 
@@ -32,7 +31,7 @@ class QuantizedMatrix:
 
     packed: Tensor  # (N, segments · WORDS) int32
     scales: Tensor  # int8: (N,) float32; int4: (N, segments) float16
-    zeros: Tensor | None  # (N, segments / 2, rounded up) uint8, the even one low; None: middle
+    zeros: Tensor | None  # int4: (N, segments / 2, rounded up) uint8, the even one low
     bits: int
     width: int  # K
 
@@ -56,13 +55,6 @@ def quantize(matrix: Tensor, bits: int) -> QuantizedMatrix:
     parts = [_quantize_8(slab) if bits == 8 else _quantize_4(slab) for slab in slabs]
     packed, scales, zeros = (torch.cat([part[i] for part in parts]) for i in range(3))
     return QuantizedMatrix(packed, scales, None if bits == 8 else zeros, bits, matrix.shape[1])
-
-
-def quantized(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> QuantizedMatrix:
-    """An int4 matrix of codes (N, K), scales and zeros (N, groups); without zeros they are 8."""
-    packed_zeros = None if zeros is None else _pack_zeros(zeros.to(torch.uint8))
-    words = _pack(codes.to(torch.uint8), 4)
-    return QuantizedMatrix(words, scales.half(), packed_zeros, 4, codes.shape[1])
 
 
 def dequantized(matrix: QuantizedMatrix) -> Tensor:

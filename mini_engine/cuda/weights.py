@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
-from mini_engine.cuda.quantized_checkpoint import quantized_rows
-from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, quantize
+from mini_engine.cuda.quantized_matrix import Matrix, quantize
 from mini_engine.cuda.ranks import Ranks
 from mini_engine.model import checkpoint
 from mini_engine.model.checkpoint import StoredTensor
@@ -84,17 +82,13 @@ def load_weights(
     ranks: Ranks | None = None,
 ) -> Weights:
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
-    `checkpoint.stored_tensors` and `check_numbers` do, and for `quant` of a quantised checkpoint.
-    """
+    `checkpoint.stored_tensors` and `check_numbers` do."""
     stored = checkpoint.stored_tensors(config, folder)
-
-    def checked(name: str, numbers: Tensor) -> None:
-        least, most = torch.aminmax(numbers)
-        checkpoint.check_numbers(stored[name], float(least), float(most))
 
     def fill(name: str, rows: Tensor) -> None:
         whole = as_tensor(stored[name])
-        checked(name, rows.copy_(ranks.part(whole, rows.shape) if ranks else whole))
+        rows.copy_(ranks.part(whole, rows.shape) if ranks else whole)
+        checkpoint.check_numbers(stored[name], *map(float, torch.aminmax(rows)))
 
     if ranks:
         mine = _assemble(config.shard(ranks.count), device, dtype, fill, quant)
@@ -102,17 +96,7 @@ def load_weights(
             wanted = torch.Size((mine.config.vocab_rows, config.hidden_size))
             mine = replace(mine, lm_head=ranks.part(mine.embed, wanted))
         return replace(mine, ranks=ranks)
-    kind = config.quantization
-    if kind is None:
-        return _assemble(config, device, dtype, fill, quant)
-    if quant:
-        raise ValueError(f"{folder}: {kind.quant_method} already: leave out --quant {quant}")
-    tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
-    for name, tensor in tensors.items():
-        if name.endswith(".scales"):  # a NaN in one makes every token NaN
-            checked(name, tensor)
-    read = partial(quantized_rows, kind, tensors, device)
-    return _assemble(config, device, dtype, fill, matrix=read)
+    return _assemble(config, device, dtype, fill, quant)
 
 
 def random_weights(
@@ -139,8 +123,7 @@ def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
     rows = (
         config.experts.count * config.experts.width if config.experts else config.intermediate_size
     )
-    beside = 0 if config.quantization else 2 * rows * config.hidden_size
-    return stored_as(plain, quant).held + beside * plain.dtype_bytes
+    return stored_as(plain, quant).held + 2 * rows * config.hidden_size * plain.dtype_bytes
 
 
 def no_room(
@@ -166,9 +149,7 @@ def no_room(
     )
 
 
-TORCH_DTYPES = {
-    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32,
-}  # fmt: skip
+TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def _assemble(
@@ -177,12 +158,10 @@ def _assemble(
     dtype: torch.dtype,
     fill: Fill,
     quant: str | None = None,
-    matrix: Callable[[Sequence[str]], QuantizedMatrix] | None = None,
 ) -> Weights:
-    """`matrix` reads those matrices of these names that are stored quantised."""
     shapes = checkpoint.tensor_shapes(config)
 
-    def stack(*names: str) -> Tensor:
+    def stack(names: Sequence[str]) -> Tensor:
         """The named tensors, row under row."""
         heights = [shapes[name][0] for name in names]
         whole = torch.empty((sum(heights), *shapes[names[0]][1:]), dtype=dtype, device=device)
@@ -190,23 +169,21 @@ def _assemble(
             fill(name, rows)
         return whole
 
-    def read(field: str, names: Sequence[str]) -> Matrix:
-        if field not in MATRICES:
-            return stack(*names)
-        return matrix(names) if matrix else _stored_as(quant, stack(*names))
-
     def layer(index: int) -> LayerWeights:
         parts = checkpoint.layer_parts(config, index).items()
-        fields: dict[str, Any] = {field: read(field, list(names)) for field, names in parts}
+        fields: dict[str, Any] = {
+            field: _stored_as(quant if field in MATRICES else None, stack(list(names)))
+            for field, names in parts
+        }
         return LayerWeights(**fields)
 
-    embed = stack(checkpoint.EMBED)
+    embed = stack([checkpoint.EMBED])
     return Weights(
         config=config,
         embed=embed,
         layers=tuple(layer(i) for i in range(config.num_layers)),
-        final_norm=stack(checkpoint.FINAL_NORM),
-        lm_head=embed if config.tie_word_embeddings else stack(checkpoint.LM_HEAD),
+        final_norm=stack([checkpoint.FINAL_NORM]),
+        lm_head=embed if config.tie_word_embeddings else stack([checkpoint.LM_HEAD]),
     )
 
 

@@ -18,12 +18,10 @@ from safetensors import SafetensorError, safe_open
 
 from mini_engine.files import parse_json, read_object, typed
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.quantization import Expected
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
 LARGEST = 1e18  # of a weight's number: one of 2e19 has no square in float32
-OPTIONAL = ".g_idx"  # of GPTQ: what it says where it is missing is the order as it is
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class StoredTensor:
 
     file: Path
     name: str
-    dtype: str  # as safetensors spells it: "F32", "F16", "BF16", "I32"
+    dtype: str  # as safetensors spells it: "F32", "F16", "BF16"
     shape: tuple[int, ...]
     start: int
     stop: int
@@ -50,22 +48,15 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
     and a tied head's copy of the embedding."""
     folder = Path(folder)
     found = _read_folder(folder)
-    expected: dict[str, Expected] = {}
-    for name, shape in tensor_shapes(config).items():
-        if config.quantization and name.startswith("model.layers.") and len(shape) == 2:
-            expected |= config.quantization.tensors(name, shape)
-        else:
-            expected[name] = shape, DTYPES
-    for name, (shape, dtypes) in expected.items():
+    expected = tensor_shapes(config)
+    for name, shape in expected.items():
         if name not in found:
-            if name.endswith(OPTIONAL):
-                continue
             raise ValueError(f"{folder}: tensor {name} is missing; expected shape {shape}")
         tensor = found[name]
-        if tensor.shape != shape or tensor.dtype not in dtypes:
+        if tensor.shape != shape or tensor.dtype not in DTYPES:
             raise ValueError(
                 f"{tensor.file}: tensor {name} is {tensor.dtype} {tensor.shape}, expected "
-                f"{' or '.join(dtypes)} {shape} from config.json"
+                f"{' or '.join(DTYPES)} {shape} from config.json"
             )
     for name in found.keys() - expected.keys():
         tied_copy = config.tie_word_embeddings and name == LM_HEAD
@@ -74,7 +65,7 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
                 f"{found[name].file}: tensor {name} has no place in a {config.family} of "
                 f"{config.num_layers} layers: does config.json belong to these weights?"
             )
-    return {name: found[name] for name in expected if name in found}
+    return {name: found[name] for name in expected}
 
 
 def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[int, ...]]]:

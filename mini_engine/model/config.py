@@ -9,7 +9,7 @@ qwen3_moe a mixture of experts takes the place of each MLP. With several GPUs (t
 `shard` is the model that one of them has: a decoder of fewer heads and narrower MLPs. A feature
 that the engine does not compute is refused by its name, since the model would load and write
 nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted that do
-not change what a step launches: RoPE, the layout of the file, fp8 weights, attention sinks.
+not change what a step launches: RoPE, the layout of the file, weights in few bits, attention sinks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mini_engine.files import in_short, read_object, typed
-from mini_engine.model.quantization import StoredQuantization, is_fp8
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 SAME_AS = {  # model_type -> family
@@ -57,7 +56,6 @@ class Experts:
     active: int  # for each token
     width: int  # intermediate size of one
     normalized: bool  # are the weights of a token's experts scaled to sum to 1
-    mxfp4: bool = False  # are their matrices in 4 bits: predicted, never loaded
 
     def __post_init__(self) -> None:
         if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
@@ -94,8 +92,7 @@ class ModelConfig:
     tie_word_embeddings: bool
     dtype: str  # of the weights on the GPU, a `Dtype`
     eos_token_ids: tuple[int, ...]
-    quantization: StoredQuantization | None = None  # of the checkpoint's matrices
-    fp8: bool = False  # are the checkpoint's matrices in fp8: predicted, never loaded
+    packed: str = ""  # the format of the checkpoint's matrices in few bits: predicted, never loaded
     sliding_window: int | None = None  # where it is what limits max_position_embeddings
     experts: Experts | None = None  # in place of each layer's MLP
     ranks: int = 1  # GPUs that compute a step together, each with 1/ranks of heads and MLPs
@@ -156,8 +153,6 @@ class ModelConfig:
         for name, size in sizes.items():
             if size % ranks:
                 raise ValueError(f"{self.name}: {name} {size} does not divide by {ranks} ranks")
-        if self.quantization:
-            raise ValueError(f"{self.name}: packed weights are not cut; load the plain checkpoint")
         experts = self.experts and replace(self.experts, width=inner // ranks)
         return replace(
             self, num_heads=self.num_heads // ranks,
@@ -215,6 +210,15 @@ def named_shape(name: str) -> ModelConfig:
         return SHAPES[name.lower()]
     except KeyError:
         raise ValueError(f"no shape named {name!r}: use one of {', '.join(SHAPES)}") from None
+
+
+def tiny_shape() -> ModelConfig:
+    """A decoder so small that all it takes is what issues it: a CPU computes it in no time."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
+        eos_token_ids=(),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -282,8 +286,7 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     """Raises ValueError for what is missing in this family, or not computed. A bias or an expert
     that the engine does not know is a tensor without a place, which `stored_tensors` refuses."""
     family, heads = SAME_AS.get(j.model_type, j.model_type), j.num_attention_heads
-    rope, scaling, quantized = _RopeJson(), None, j.quantization_config or {}
-    fp8 = is_fp8(quantized)
+    rope, scaling, packed = _RopeJson(), None, _packed(j.quantization_config or {})
     try:
         key = "rope_parameters" if j.rope_parameters else "rope_scaling"
         said = getattr(j, key) or {}
@@ -296,8 +299,8 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
             raise ValueError("model_type is 'mixtral', whose tensors have names of their own")
         if j.model_type == "gpt_oss":
             raise ValueError("model_type is 'gpt_oss', whose attention sinks are not computed")
-        if fp8:
-            raise ValueError("quantization_config: fp8, whose weights are not read")
+        if packed:
+            raise ValueError(f"quantization_config: {packed}, whose weights are not read")
     except ValueError as error:
         if not predicted:
             told = "crossover, capacity and explain predict its times; nothing here writes its text"
@@ -312,11 +315,6 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     if head_dim is None:
         own = j.model_type in ("qwen3", "seed_oss", "qwen3_moe")
         head_dim = 128 if own else j.hidden_size // max(heads, 1)
-    packed, mxfp4 = None, quantized.get("quant_method") == "mxfp4"
-    if quantized and not fp8 and not mxfp4:
-        packed = typed(StoredQuantization, quantized, "quantization_config", more=True)
-        if j.model_type in MIXTURES:
-            raise ValueError("quantization_config: experts in 4 bits are not read")
     window = j.sliding_window if j.use_sliding_window or j.model_type in SLIDING else None
     longest = min(j.max_position_embeddings, window or j.max_position_embeddings)
     return ModelConfig(
@@ -338,14 +336,28 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
         tie_word_embeddings=j.tie_word_embeddings,
         dtype=j.dtype or j.torch_dtype,
         eos_token_ids=j.ids,
-        quantization=packed,
-        fp8=fp8,
+        packed=packed,
         sliding_window=window if longest < j.max_position_embeddings else None,
-        experts=_experts_of(j, mxfp4=mxfp4) if j.model_type in MIXTURES else None,
+        experts=_experts_of(j) if j.model_type in MIXTURES else None,
     )
 
 
-def _experts_of(j: _ConfigJson, *, mxfp4: bool) -> Experts:
+def _packed(stored: Mapping[str, object]) -> str:
+    """The format of a `quantization_config`, by its name in step/storage.py; "" for none. Raises
+    ValueError for one that is not known there."""
+    method = stored.get("quant_method")
+    formats = {"fp8": "fp8", "mxfp4": "mxfp4"}
+    if stored.get("bits") == 4:
+        formats |= {"awq": "int4", "gptq": "int4"}
+    if stored.get("format") == "float-quantized":  # as llm-compressor writes it
+        formats |= {"compressed-tensors": "fp8"}
+    if stored and method not in formats:
+        said = f"quant_method {in_short(method)}, bits {in_short(stored.get('bits'))}"
+        raise ValueError(f"quantization_config: {said}: expected fp8, mxfp4, awq or gptq of 4 bits")
+    return formats[str(method)] if stored else ""
+
+
+def _experts_of(j: _ConfigJson) -> Experts:
     """Raises ValueError for what is missing, and for layers without experts."""
     if j.decoder_sparse_step != 1 or j.mlp_only_layers:
         raise ValueError("decoder_sparse_step, mlp_only_layers: not every layer has experts")
@@ -356,7 +368,7 @@ def _experts_of(j: _ConfigJson, *, mxfp4: bool) -> Experts:
         missing = {"num_experts": count, "num_experts_per_tok": active}
         name = next((n for n, value in missing.items() if value is None), "moe_intermediate_size")
         raise ValueError(f"{name} is missing")
-    return Experts(count, active, width, j.norm_topk_prob or not own, mxfp4)
+    return Experts(count, active, width, j.norm_topk_prob or not own)
 
 
 # Of released models, with the address of each file.

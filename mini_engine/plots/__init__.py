@@ -2,7 +2,7 @@
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
-    itl_against_batch, measured_crossover         what a benchmark measured
+    itl_against_batch                             what a benchmark measured
     predicted_against_measured, errors_by_class   how far off the predictions are
 
 In:  data that other rooms computed (`sim.trace`, `step.curves`, `validate.points`, `bench.rows`).
@@ -13,17 +13,9 @@ The same data give the same bytes. Empty data raise ValueError, a path that cann
 OSError.
 """
 
-from mini_engine.plots.canvas import PREDICTED
-from mini_engine.plots.figures import errors_by_class, itl_curve, predicted_against_measured
-from mini_engine.plots.measured import itl_against_batch, measured_crossover
-from mini_engine.plots.timeline import timeline
-
-__all__ = [
-    "PREDICTED",
-    "errors_by_class",
-    "itl_against_batch",
-    "itl_curve",
-    "measured_crossover",
-    "predicted_against_measured",
-    "timeline",
-]
+from mini_engine.plots.canvas import PREDICTED as PREDICTED
+from mini_engine.plots.figures import errors_by_class as errors_by_class
+from mini_engine.plots.figures import itl_curve as itl_curve
+from mini_engine.plots.figures import predicted_against_measured as predicted_against_measured
+from mini_engine.plots.measured import itl_against_batch as itl_against_batch
+from mini_engine.plots.timeline import timeline as timeline

@@ -21,20 +21,17 @@ import numpy as np
 from mini_engine.engine.step_arrays import PER_TOKEN
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.kv_fp8 import measured_tokens, scale_for
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
-from mini_engine.sim.fp8 import IN_FP8
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Weights
-from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import kernels_of
 
 INDEX = "int32"
 
 # One row for each kernel of the list: what computes it, then what it writes and reads, by name.
-# What a model or its cache lacks (a bias, norms of q and k, scales of fp8) its rows leave out.
+# What a model lacks (a bias, norms of q and k) its rows leave out.
 HEAD = (
     (k.embed, "residual", "input_ids", "embed"),
     (k.rms_norm, "normed", "residual", "next_norm"),
@@ -42,9 +39,8 @@ HEAD = (
 LAYER = (
     (k.linear, "qkv_out", "normed", "qkv", "qkv_bias"),
     (k.rope_kv_write, "q", "keys", "values", "qkv_out", "positions", "slot_mapping", "cos", "sin",
-     "q_norm", "k_norm", "scales"),
-    (k.attention, "attended", "q", "keys", "values", "block_table", "query_lens", "context_lens",
-     "scales"),
+     "q_norm", "k_norm"),
+    (k.attention, "attended", "q", "keys", "values", "block_table", "query_lens", "context_lens"),
     (k.linear, "block_out", "attended", "o"),
     (k.add_rms_norm, "normed", "residual", "block_out", "post_norm"),
 )  # fmt: skip
@@ -86,32 +82,20 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class KVCache:
-    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, head_dim). With
-    scales, (2, kv_heads) a layer, it is in fp8."""
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, head_dim)."""
 
     keys: tuple[Buffer, ...]
     values: tuple[Buffer, ...]
-    scales: tuple[Buffer, ...] = ()
-
-    def layer(self, index: int) -> dict[str, Buffer]:
-        """What one layer reads and writes, by name."""
-        one = {"keys": self.keys[index], "values": self.values[index]}
-        return one | ({"scales": self.scales[index]} if self.scales else {})
 
     @staticmethod
     def allocate(
-        device: Device, config: ModelConfig, num_blocks: int, block_size: int, dtype: str,
-        scales: Sequence[np.ndarray] = (),
-    ) -> KVCache:  # fmt: skip
-        """Of this dtype, or, with scales (`measured_scales`), of bytes."""
-        dtype = "uint8" if scales else dtype
+        device: Device, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
+    ) -> KVCache:
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        layers = range(config.num_layers)
-        return KVCache(
-            tuple(device.empty(shape, dtype) for _ in layers),
-            tuple(device.empty(shape, dtype) for _ in layers),
-            tuple(device.upload(scale) for scale in scales),
+        keys, values = (
+            tuple(device.empty(shape, dtype) for _ in range(config.num_layers)) for _ in range(2)
         )
+        return KVCache(keys, values)
 
 
 class Model:
@@ -175,7 +159,8 @@ class Model:
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
             self._run(HEAD, in_head, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
-                values |= layer | self.cache.layer(i) | {"next_norm": norms[i + 1]}
+                cached = {"keys": self.cache.keys[i], "values": self.cache.values[i]}
+                values |= layer | cached | {"next_norm": norms[i + 1]}
                 self._run((*LAYER, *(EXPERTS if e else MLP), *END), in_layer, values)
             return scratch.keep(values["normed"])
 
@@ -185,8 +170,6 @@ class Model:
         """Launch the kernels of one part of the list."""
         for (kernel, *names), label in zip(rows, labels, strict=True):
             buffers = [values[name] for name in names if name in values]
-            if "scales" in names and self.cache.scales:
-                kernel = IN_FP8[kernel.name]
             scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
             if kernel is k.top_k and self.config.experts:
                 scalars = {"normalized": self.config.experts.normalized}
@@ -217,28 +200,6 @@ class Model:
             else:
                 self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)
-
-
-def measured_scales(
-    spec: DeviceSpec, config: ModelConfig, weights: Weights | None
-) -> list[np.ndarray]:
-    """Scales for a cache in fp8, (2, kv_heads) a layer: by one prefill of the tokens that
-    model/kv_fp8.py names, on a device of its own. Without weights all are 1."""
-    if weights is None:
-        return [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
-    tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
-    device, count = Device(spec), len(tokens)
-    cache = KVCache.allocate(device, config, 1, count, "float32")
-    places = np.arange(count)
-    arrays = (tokens, places, places, [count], [count], [[0]], [count - 1])
-    inputs = StepInputs(*[device.upload(np.asarray(array, np.int32)) for array in arrays])
-    device.free(Model(device, config, weights, cache).body(inputs))
-    scales = []
-    for keys, values in zip(cache.keys, cache.values, strict=True):
-        both = np.stack([device.read(keys)[0], device.read(values)[0]])  # (2, count, kv_heads, D)
-        largest = np.abs(both).max(axis=(1, 3))
-        scales.append(np.vectorize(scale_for)(largest).astype(np.float32))
-    return scales
 
 
 def rotary_tables(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:

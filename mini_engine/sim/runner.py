@@ -12,7 +12,6 @@ Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, whi
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -25,7 +24,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
+from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from mini_engine.sim.sampling import param_rows
 from mini_engine.sim.weights import Weights
@@ -65,24 +64,17 @@ class SimRunner:
         dispatcher: GraphDispatcher,
         *,
         share_pool: bool = True,
-        kv_dtype: str = "auto",
         sampling: bool = False,
     ) -> None:
-        """Puts the model on `device` and captures nothing yet: call `capture()`.
-
-        kv_dtype: "fp8", or "auto" for that of the weights (with none, 2 bytes a number). With
-        `sampling` each request is drawn as its `SamplingParams` say; without, all are greedy.
+        """Puts the model on `device` and captures nothing yet: call `capture()`. With `sampling`
+        each request is drawn as its `SamplingParams` say; without, all are greedy.
         Raises ValueError for limits with `host_blocks`: only the CUDA wing copies K and V out.
         """
         if limits.host_blocks:
             raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
-        scales = measured_scales(device.spec, config, weights) if kv_dtype == "fp8" else ()
-        gc.collect()  # the device that measured them: its blocks and segments know one another
-        cache = KVCache.allocate(
-            device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
-        )
+        cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)
         self.model = Model(device, config, weights, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))

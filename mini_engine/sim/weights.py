@@ -41,14 +41,8 @@ class Weights:
 
 
 def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
-    """The weights of a folder. Raises ValueError as `checkpoint.stored_tensors` does, and for
-    quantised ones, which only the CUDA wing reads; when a tensor is read, as `check_numbers` does.
-    """
-    if config.quantization:
-        raise ValueError(
-            f"{folder}: its weights are {config.quantization.quant_method} of 4 bits, which the "
-            "simulated GPU does not read: use --backend cuda, or the unquantised checkpoint"
-        )
+    """The weights of a folder. Raises ValueError as `checkpoint.stored_tensors` does; when a tensor
+    is read, as `check_numbers` does."""
     stored = stored_tensors(config, folder)
     return Weights(config, lambda name: _read(stored[name]))
 

@@ -75,6 +75,7 @@ class CardWords:
     name: str
     family: str  # cards of one family are fitted together
     engine: str = ""  # what runs on it, where nobody names one
+    gpu: str = ""  # how the driver's name begins, without makers, where it is not the card's own
 
 
 @dataclass(frozen=True)

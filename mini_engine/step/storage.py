@@ -115,9 +115,7 @@ def stored_as(
     weights are a file of this size, all in equally many bits. ValueError for an unknown name."""
     c, own = config, STORED_AS[config.dtype]
     # AWQ and GPTQ keep a scale and a zero for each group as int4 does, usually of as many inputs
-    packed = "int4" if c.quantization else "fp8" if c.fp8 else own
-    packed = "mxfp4" if c.experts and c.experts.mxfp4 else packed
-    name, kv_dtype = quant or packed, kv_dtype or own
+    name, kv_dtype = quant or c.packed or own, kv_dtype or own
     kind = (QUANTS | PUBLISHED).get(name)
     if kind is None and name not in MIXES:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(FORMATS)}")

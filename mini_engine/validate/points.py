@@ -12,7 +12,6 @@ A point whose card, model or class is not known is left out, and a line of `unkn
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from mini_engine.files import read_json, typed
-from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
-from mini_engine.step.explain import host_factor
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS, with_pdl
 from mini_engine.step.step_model import StepModel
@@ -267,17 +265,13 @@ class Pair:
 
 
 def rows_of(
-    points: Sequence[Point],
-    sheets: Sheets,
-    left_out: Mapping[str, float] | None = None,
-    hosts: Mapping[str, Sheet] | None = None,
+    points: Sequence[Point], sheets: Sheets, left_out: Mapping[str, float] | None = None
 ) -> list[Row]:
-    """Every point beside its prediction. `hosts`: those that are known from nowhere else."""
+    """Every point beside its prediction."""
     rows = []
     for point in points:
-        given = (hosts or {}).get(point.host)
-        spec, launched, known = sheets.spec(point, given)
-        ms = predicted_ms(point, sheets, given)
+        spec, launched, known = sheets.spec(point)
+        ms = predicted_ms(point, sheets)
         low, high = spec.interval(ms, launched, point.batch) or (None, None)
         without = (left_out or {}).get(point.id)
         rows.append(Row(point, ms, low, high, spec.host, known, launched, without))
@@ -317,46 +311,3 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
         for fast in rows
         if order.index(slow.launched) < order.index(fast.launched) and slow.step == fast.step
     ]
-
-
-def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | None:
-    """Of the shipped points, the pair of eager and full whose step is most like this one: by the
-    ratios of the model's bytes, the card's bandwidth and the batch, as logs."""
-    sheets = Sheets.shipped()
-    points, _ = read_points(SHIPPED_POINTS, sheets)
-    found = [
-        pair
-        for pair in pairs(rows_of(points, sheets))
-        if (pair.slow.launched, pair.fast.launched) == ("NONE", "FULL")
-        and pair.slow.point.confidence != "low"
-    ]
-
-    def apart(pair: Pair) -> float:
-        point = pair.slow.point
-        ratios = (
-            (stored_as(SHAPES[point.model]).read, stored_as(config).read),
-            (sheets.cards[point.card]["bandwidth_gb_s"], spec.bandwidth_gb_s),
-            (point.batch, batch),
-        )
-        return sum(abs(math.log(a / b)) for a, b in ratios)
-
-    return min(found, key=apart, default=None)
-
-
-def host_from(point: Point, sheets: Sheets) -> Sheet:
-    """The host on which the prediction of one eager point is exact. Raises ValueError for a point
-    that the speed of its host does not decide."""
-    usual = sheets.usual_host(point)
-    spec, launched, _ = sheets.spec(point, usual)
-    if launched != "NONE":
-        raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
-    config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
-    costs = StepModel(config, spec, stored_as(config, point.quant))
-    factor = host_factor(costs, shape, point.itl_ms * 1e3)
-    if factor is None:
-        raise ValueError(
-            f"{point.id}: the GPU decides how long this step takes, and not its host: "
-            "choose an eager step of a smaller model or batch"
-        )
-    told = {"value": usual["op_us"] * factor, "kind": "derived", "source": f"from point {point.id}"}
-    return replace(usual.with_figure("op_us", **told), name=f"the host of {point.id}")

@@ -26,7 +26,7 @@ from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_
 STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
 FOREIGN = [name for name in NAMES if not name.startswith(OURS)]
 STAND_IN_MODULES = (
-    *("vllm", "vllm.sampling_params", "nanovllm"),
+    *("vllm", "vllm.sampling_params"),
     *("sglang", "sglang.srt", "sglang.srt.server_args"),
 )
 BATCH, CONTEXT, TOKENS, LAPS = 3, 20, 21, 2
@@ -117,15 +117,10 @@ def test_a_gap_counts_while_every_request_is_decoding(times: list[list[int]]) ->
 # ---------------------------------------------------------------- what goes wrong
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "nano-vllm"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) -> None:
     reason = others.answer(job(engine, "here"))["not_run"]
     assert KINDS[engine][2] in reason
-
-
-def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
-    reason = others.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
-    assert "24 of 25 requests" in reason
 
 
 @pytest.mark.parametrize(
@@ -179,17 +174,17 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
     def ask(job: Job, *_: Any) -> dict[str, Any]:
         """Without a process: an engine's gaps are ten times the letters of its name."""
         asked.append(job.engine)
-        if job.engine == "nano-vllm":
+        if job.engine == "sglang":
             return {"not_run": "no room"}
         lap = [10.0 * len(job.engine)] * 9 + [500.0], 1.0
         return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
 
     monkeypatch.setattr(others, "ask", ask)
-    rows = others.compare("tiny", job(OURS, "here"), ["vllm", "nano-vllm"])
+    rows = others.compare("tiny", job(OURS, "here"), ["vllm", "sglang"])
     assert (next(rows).engine, asked) == (OURS, [OURS])
-    vllm, nano = rows
-    assert asked == [OURS, "vllm", "nano-vllm"]
-    assert (nano.status, nano.reason) == (NOT_RUN, "no room")
+    vllm, sglang = rows
+    assert asked == [OURS, "vllm", "sglang"]
+    assert (sglang.status, sglang.reason) == (NOT_RUN, "no room")
     assert (vllm.status, vllm.itl.median, vllm.p99_us) == (MEASURED, 40.0, 500.0)
     assert vllm.times_ours == pytest.approx(40 / 120, rel=1e-5)
     assert vllm.same_tokens == 1.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mini_engine.cli import main
-from mini_engine.step.cards import FOLDERS
-from tests.cli.test_commands import json_of
+from mini_engine.cli import as_json, main
+from tests.cli.test_commands import check_terminals, found_by, json_of, shown
 from tests.cli.test_refusals import refused
 
 POINT = {
@@ -71,28 +71,14 @@ def test_people_see_a_line_for_each_and_whose_host_it_is(
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_host_told_from_one_point_predicts_the_others_of_that_host(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file, out = file_of(tmp_path, MINE[:3]), str(tmp_path / "out")
-    words = ("validate", "--points", file, "--out", out)
-    blind, told = json_of(capsys, *words), json_of(capsys, *words, "--host-from", "known")
-    names = [one["point"]["id"] for one in told["points"]]
-    assert names == ["graph", "larger"]  # "known" is judged no more
-    before, after = blind["points"][-1], told["points"][-1]
-    assert (after["host"], after["host_known"]) == ("the host of known", True)
-    assert abs(after["error"]) < 0.05 < abs(before["error"])
-
-
 def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert main(["validate", "--out", str(tmp_path)]) == 0
-    short, _ = capsys.readouterr()
-    assert main(["validate", "--all", "--out", str(tmp_path)]) == 0
-    whole, _ = capsys.readouterr()
-    result = json_of(capsys, "validate", "--out", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = found_by("validate")
+    check_terminals(found)
+    short, whole = shown(found, 300), shown(Namespace(**vars(found) | {"all": True}), 300)
+    result = json.loads(json.dumps(vars(found), default=as_json))
     points = result["points"]
     assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 16)
     assert all(one["left_out_ms"] for one in points)
@@ -108,46 +94,9 @@ def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all
     assert len(short.splitlines()) < 80
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--host-from", "nobody"], "--host-from nobody: no such point in"),
-        (["--host-from", "graph"], "graph is vLLM V1 graph full: a host is told from an eager"),
-        (["--fit"], "--fit uses the shipped points"),
-    ],
-)
-def test_bad_words_get_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str], says: str
+def test_a_fit_takes_the_shipped_points_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file, out = file_of(tmp_path, MINE[:3]), str(tmp_path / "out")
-    assert says in refused(capsys, "validate", "--points", file, "--out", out, *more)
-
-
-def test_a_file_of_unknown_points_alone_says_what_is_not_known(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = file_of(tmp_path, MINE[3:4])
-    said = refused(capsys, "validate", "--points", file, "--out", str(tmp_path / "out"))
-    assert "nothing to judge: other card: no card 'gaudi3'" in said
-
-
-def test_a_missing_file_and_a_bad_point_get_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert "nowhere.json" in refused(capsys, "validate", "--points", str(tmp_path / "nowhere.json"))
-    file = file_of(tmp_path, [{**POINT, "itl_ms": 0}])
-    assert "point 1: itl_ms is 0" in refused(capsys, "validate", "--points", file)
-
-
-def test_points_in_few_bits_and_on_a_card_of_ones_own_are_judged(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    card = json.loads((FOLDERS["card"] / "rtx4090.json").read_text(encoding="utf-8"))
-    (tmp_path / "mine.json").write_text(json.dumps({**card, "name": "My 4090"}))
-    point = {**POINT, "id": "few", "gpu": "My 4090", "model": "qwen3-8b", "quant": "int4"}
-    (tmp_path / "points.json").write_text(json.dumps([point]))
-    words = ["--points", str(tmp_path / "points.json"), "--spec", str(tmp_path / "mine.json")]
-    assert main(["validate", *words, "-o", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["unknown"] == []
-    assert [one["name"] for one in found["classes"]] == [f"{POINT['class']}, int4"]
+    said = refused(capsys, "validate", "--points", file, "--out", out, "--fit")
+    assert "--fit uses the shipped points" in said

@@ -193,7 +193,9 @@ def test_a_size_that_no_model_has_is_refused(value: float) -> None:
         ({"eos_token_id": ["</s>"]}, "</s>"),
         ({"rope_theta": -1.0}, "rope_theta is -1"),
         ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: quant_method"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: quant_method None"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config: int4"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config: fp8"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
@@ -334,3 +336,20 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     ours = torch.tensor(shape.rope_frequencies(), dtype=torch.float64)
     # They compute in float32: a few units of its last place.
     assert ((ours - expected.double()).abs() / ours).max().item() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}, "int4"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}, "int4"),
+        ({}, ""),
+    ],
+)
+def test_the_format_of_weights_in_few_bits_is_told_by_method_bits_and_format(
+    stored: dict[str, object], expected: str
+) -> None:
+    assert predicted(quantization_config=stored).packed == expected

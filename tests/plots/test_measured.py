@@ -3,7 +3,6 @@ are no evidence. Rows are made up; nothing here is a measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,13 @@ from matplotlib.figure import Figure
 
 from mini_engine import plots
 from mini_engine.bench.evidence import Measurement
-from mini_engine.bench.rows import Row, curve, measured_steps, of_one_place
-from mini_engine.plots.measured import STYLES, crossing_batch, floor_curve
+from mini_engine.bench.rows import curve, measured_steps, of_one_place
+from mini_engine.plots.measured import STYLES, floor_curve
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, watch, words
 
 ROWS = made_up_rows()
 STEPS = measured_steps(ROWS)
-# A graph of which less and less is left as the batch grows, whatever is predicted for it.
-FADING = measured_steps(
-    made_up_row(variant, batch, us=(1000 + 10 * batch) * (1 + gain / batch))
-    for batch in (1, 2, 4, 8, 16, 32, 64)
-    for variant, gain in (("ours-eager", 0.5), ("ours-graph", 0.0))
-)
 
 
 def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Measurement:
@@ -34,23 +27,12 @@ def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Measurement:
 ON_A_GPU = origin(emulated=False)
 
 
-DRAWINGS: dict[str, Callable[[list[Row], Path, Measurement], None]] = {
-    "itl": plots.itl_against_batch,
-    "crossover": plots.measured_crossover,
-}
-each_figure = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
-
-
-# ---------------------------------------------------------------- of every figure
-
-
-@each_figure
 def test_what_the_emulator_wrote_says_so_across_the_page_and_in_title_and_caption(
-    draw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    draw(STEPS, tmp_path / "x.png", origin())
-    draw(STEPS, tmp_path / "y.png", ON_A_GPU)
+    plots.itl_against_batch(STEPS, tmp_path / "x.png", origin())
+    plots.itl_against_batch(STEPS, tmp_path / "y.png", ON_A_GPU)
     title, caption, mark = (text.get_text() for text in figures[0].texts)
     assert title.startswith("Emulated, no evidence: ")
     assert "no evidence about any GPU" in caption.replace("\n", " ")
@@ -58,9 +40,6 @@ def test_what_the_emulator_wrote_says_so_across_the_page_and_in_title_and_captio
     real = words(figures[1])
     assert "mulated" not in real
     assert "Measured on NVIDIA H200, 2026-11-21, commit abc" in real.replace("\n", " ")
-
-
-# ---------------------------------------------------------------- ITL against batch
 
 
 def lines_of(axes: Any) -> dict[str, Any]:
@@ -101,42 +80,13 @@ def test_a_variant_of_one_batch_is_no_line_and_a_file_of_one_batch_no_picture(
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------- the crossover
-
-
-def test_points_are_measured_and_lines_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    plots.measured_crossover(FADING, tmp_path / "x.png", ON_A_GPU)
-    above, below = panels(figures[0])
-    lines = lines_of(above)
-    for variant in ("ours-eager", "ours-graph"):
-        points = curve(FADING, variant)
-        measured, predicted = lines[f"{variant}, measured"], lines[f"{variant}, predicted"]
-        assert measured.get_linestyle() == "None"
-        assert list(measured.get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
-        assert list(predicted.get_ydata()) == pytest.approx([p.predicted_us / 1e3 for p in points])
-    pairs = zip(curve(FADING, "ours-eager"), curve(FADING, "ours-graph"), strict=True)
-    saved = [1 - graph.itl_us / eager.itl_us for eager, graph in pairs]
-    assert list(lines_of(below)["measured"].get_ydata()) == pytest.approx(saved)
-    at = crossing_batch([p.batch for p in curve(FADING, "ours-eager")], saved)
-    assert at is not None
-    marked = [line for line in above.get_lines() if list(line.get_xdata()) == [at, at]]
-    assert len(marked) == 1
-    assert f"measured at batch {at:.0f}, predicted " in words(figures[0]).replace("\n", " ")
-    assert f"A graph pays up to a batch of about {at:.0f}" in words(figures[0])
-
-
 @pytest.mark.parametrize("batches", [(1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 8)])
 def test_no_word_lies_over_a_measured_point(
     batches: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
     steps = [step for step in STEPS if step.batch in batches]
-    plots.measured_crossover(steps, tmp_path / "x.png", ON_A_GPU)
-    plots.itl_against_batch(steps, tmp_path / "y.png", ON_A_GPU)
-    plots.measured_crossover(FADING, tmp_path / "z.png", ON_A_GPU)
+    plots.itl_against_batch(steps, tmp_path / "x.png", ON_A_GPU)
     for figure in figures:
         boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
         boxes += [axes.get_legend().get_window_extent() for axes in figure.axes
@@ -147,20 +97,6 @@ def test_no_word_lies_over_a_measured_point(
                     continue
                 for x, y in axes.transData.transform(line.get_xydata()):
                     assert not any(box.contains(x, y) for box in boxes), line.get_label()
-
-
-def test_the_crossover_takes_both_variants_at_two_batches(tmp_path: Path) -> None:
-    some = [s for s in STEPS if s.batch == 1 or s.variant == "ours-eager"]
-    with pytest.raises(ValueError, match="ours-eager and ours-graph with results at two batch"):
-        plots.measured_crossover(some, tmp_path / "x.png", ON_A_GPU)
-
-
-def test_the_crossover_lies_on_a_straight_line_between_measured_batches() -> None:
-    at = crossing_batch([1, 4, 16], [0.4, 0.10, 0.0])
-    assert at == pytest.approx(4 * 4**0.5)  # half way down from 10% to 0%, over log(batch)
-    assert crossing_batch([1, 4], [0.4, 0.2]) is None
-    assert crossing_batch([2, 4], [0.01, 0.02]) == 2
-    assert crossing_batch([1, 2, 4], [0.01, 0.3, 0.0]) == pytest.approx(2 * 2 ** (0.25 / 0.3))
 
 
 # ---------------------------------------------------------------- which rows

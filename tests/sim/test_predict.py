@@ -27,7 +27,6 @@ from mini_engine.step.curves import capture_cost
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import MODES as LAUNCHED
 from mini_engine.step.run import Mode, is_live, step_time
-from mini_engine.step.storage import stored_as
 
 SPEC = replace(load_spec("h200"), ops="fused9")  # as the simulated engine launches it
 LIMITS = SchedulerLimits(*SPEC.batch_defaults, num_blocks=4096, block_size=16, max_model_len=4096)
@@ -54,21 +53,20 @@ OPS = st.lists(
 
 
 def cost_only_runner(
-    mode: str, shape: ModelConfig = SHAPE, sizes: Sequence[int] = (1, 8), kv_dtype: str = "auto"
+    mode: str, shape: ModelConfig = SHAPE, sizes: Sequence[int] = (1, 8)
 ) -> SimRunner:
     dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
     device = Device(SPEC, compute=False, record=True)
-    return SimRunner(device, shape, None, LIMITS, dispatcher, kv_dtype=kv_dtype)
+    return SimRunner(device, shape, None, LIMITS, dispatcher)
 
 
-@pytest.mark.parametrize("kv_dtype", [None, "fp8"])
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-1.5b", "llama-3.2-1b"])
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 200)), min_size=1, max_size=5))
 def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
-    name: str, kv_dtype: str | None, requests: list[tuple[int, int]]
+    name: str, requests: list[tuple[int, int]]
 ) -> None:
     shape = replace(named_shape(name), num_layers=2)
-    runner = cost_only_runner("NONE", shape, kv_dtype=kv_dtype or "auto")
+    runner = cost_only_runner("NONE", shape)
     lens = [query for query, _ in requests]
     contexts = [query + before for query, before in requests]
     device, step = runner.device, runner.inputs.step(sum(lens), len(lens))
@@ -77,8 +75,7 @@ def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
         hidden = runner.model.body(step)
         runner.model.head(hidden, step.last_rows)
     ours = [(node.label, node.bytes, node.flops) for node in nodes]
-    stored = stored_as(shape, kv_dtype=kv_dtype)
-    ops = step_ops(shape, StepShape.mixed(lens, contexts), "fused9", stored)
+    ops = step_ops(shape, StepShape.mixed(lens, contexts), "fused9")
     assert ours == [(op.name, op.bytes, op.flops) for op in ops]
     splitting = {op.name for op in ops if op.splitting}
     assert splitting == {"attention", "select_rows", "lm_head", "argmax"}

@@ -4,7 +4,6 @@ people load, to the byte where those are known."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from labs.lab03_bytes_and_bandwidth.decode_bytes import decode_bytes, tensor_bytes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.model.quantization import StoredQuantization
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.step_model import StepModel
@@ -195,14 +193,10 @@ def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
 # ---- a checkpoint that is quantised already
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq"])
-def test_a_quantised_checkpoint_is_predicted_in_its_own_four_bits(
-    method: Literal["awq", "gptq"],
-) -> None:
+def test_a_checkpoint_in_four_bits_is_predicted_in_them() -> None:
     """Every command asks `stored_as` without a format: what a folder holds is what it takes."""
     plain = named_shape("qwen3-8b")
-    stored = StoredQuantization(quant_method=method, bits=4, group_size=128)
-    config = replace(plain, quantization=stored)
+    config = replace(plain, packed="int4")
     assert stored_as(config) == stored_as(plain, "int4")
     assert stored_as(config, "bf16") == stored_as(plain, "bf16")
     spec = load_spec("rtx4090")
@@ -214,4 +208,4 @@ def test_a_quantised_checkpoint_is_predicted_in_its_own_four_bits(
 
 def test_an_fp8_checkpoint_is_predicted_in_fp8() -> None:
     plain = named_shape("qwen3-8b")
-    assert stored_as(replace(plain, fp8=True)) == stored_as(plain, "fp8")
+    assert stored_as(replace(plain, packed="fp8")) == stored_as(plain, "fp8")

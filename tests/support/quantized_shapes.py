@@ -9,13 +9,13 @@ from mini_engine.model.config import ModelConfig
 from tests.support.kernel_cases import F32, I32
 from tests.support.kernel_shapes import Case, case
 
-FORMS = {"int8": (8, False), "int4": (4, True), "int4-symmetric": (4, False)}  # bits, zeros
+FORMS = {"int8": 8, "int4": 4}  # bits
 PRODUCTS = ("norm_qkv", "o_add", "norm_gate_up", "down_add")
 
 
 def quantized(c: ModelConfig, product: str, form: str, tokens: int = 1) -> Case:
     """One of PRODUCTS in one of FORMS: "norm_qkv_m1_int4"."""
-    bits, zeros = FORMS[form]
+    bits = FORMS[form]
     rows, width = {
         "norm_qkv": (c.q_size + 2 * c.kv_size, c.hidden_size),
         "o_add": (c.hidden_size, c.q_size),
@@ -26,7 +26,7 @@ def quantized(c: ModelConfig, product: str, form: str, tokens: int = 1) -> Case:
     plan = kernels.quantized_plan(rows, width, bits, tokens=tokens, pairs=pairs)
     constants: dict[str, Any] = {"M": tokens, "N": rows, "K": width, "BITS": bits}
     constants |= {"ROWS": plan.rows, "CHUNK": plan.chunk, "CHUNKS": plan.chunks}
-    constants |= {"GROUPED": bits == 4, "ZEROS": zeros} | ({} if zeros else {"zeros": None})
+    constants |= {"GROUPED": bits == 4} | ({} if bits == 4 else {"zeros": None})
     constants |= {"GATED": pairs, "NORM": normed, "BIAS": False, "bias": None}
     constants |= {"ADD": not normed} | ({} if normed else {"norm_weight": None})
     return case(

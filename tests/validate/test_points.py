@@ -10,13 +10,14 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import intervals, load_sheet, load_spec, names
+from mini_engine.step.explain import host_factor
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import WAYS, step_time
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import stored_as
 from mini_engine.validate.fit import ends, missed_by
 from mini_engine.validate.fit import intervals as intervals_of
 from mini_engine.validate.points import (
@@ -26,7 +27,6 @@ from mini_engine.validate.points import (
     Row,
     Sheets,
     by_class,
-    host_from,
     pairs,
     predicted_ms,
     read_kept,
@@ -189,24 +189,6 @@ def test_a_pair_is_the_same_step_launched_in_two_ways() -> None:
     assert (pair.slow.point.id, pair.fast.point.id) == ("mine", "full")
     assert pair.measured == 3.0
     assert pair.predicted == pytest.approx(predicted_ms(EAGER, SHEETS) / predicted_ms(full, SHEETS))
-
-
-# ---- a host told from one point
-
-
-@given(st.floats(2.0, 40.0))
-def test_a_host_is_told_from_one_eager_point(op_us: float) -> None:
-    sheets = SHEETS.with_hosts({"attic": op_us})
-    point = replace(EAGER, itl_ms=predicted_ms(EAGER, sheets))
-    host = host_from(point, SHEETS)
-    assert host["op_us"] == pytest.approx(op_us, rel=1e-3)
-    assert host.figures["op_us"].source == "from point mine"
-
-
-def test_a_step_that_the_gpu_decides_tells_nothing_of_its_host() -> None:
-    heavy = replace(EAGER, model="qwen3-8b", batch=256, context=8000, itl_ms=20.0)
-    with pytest.raises(ValueError, match="the GPU decides how long this step takes"):
-        host_from(heavy, SHEETS)
 
 
 # ---- what is committed
@@ -375,10 +357,15 @@ def test_one_eager_point_of_a_host_predicts_its_others_within_10_percent() -> No
     errors = []
     for points in by_host.values():
         for teller in points:
-            try:
-                host = host_from(teller, SHEETS)
-            except ValueError:  # the GPU decides this one
+            usual, config = SHEETS.usual_host(teller), SHAPES[teller.model]
+            costs = StepModel(
+                config, SHEETS.spec(teller, usual)[0], stored_as(config, teller.quant)
+            )
+            shape = StepShape.decode(teller.batch, teller.context)
+            factor = host_factor(costs, shape, teller.itl_ms * 1e3)
+            if factor is None:  # the GPU decides this one
                 continue
+            host = usual.with_figure("op_us", value=usual["op_us"] * factor)
             errors += [
                 abs(predicted_ms(point, SHEETS, host) / point.itl_ms - 1)
                 for point in points

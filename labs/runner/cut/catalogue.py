@@ -51,6 +51,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +245,10 @@ class Lab:
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
 
-def all_labs() -> list[Lab]:
+@cache
+def all_labs() -> tuple[Lab, ...]:
     """Every lab in the order of study, which is the order of the folders."""
-    return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]*_*/lab.toml"))]
+    return tuple(read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]*_*/lab.toml")))
 
 
 def lab_number(number: str) -> Lab:

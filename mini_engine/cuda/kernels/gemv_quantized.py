@@ -161,7 +161,7 @@ def code_floats(words, zero, exponent, i: tl.constexpr, BITS: tl.constexpr):
 @triton.jit
 def packed_multiply(
     words, scales, zeros, x, exponent, ROWS: tl.constexpr, BITS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr,
+    CHUNKS: tl.constexpr, GROUPED: tl.constexpr,
 ):  # fmt: skip
     """(ROWS,) float32: each row times x, with the scales of groups."""
     per: tl.constexpr = 32 // BITS
@@ -170,7 +170,7 @@ def packed_multiply(
         part = tl.zeros((ROWS, CHUNK, WORDS), tl.float32)
         # as wide as the words before it is computed with: 2²³ + zero · 2ᵖ stays in its thread
         zero = 1.0 * (1 << (BITS - 1))
-        if ZEROS:
+        if GROUPED:
             zero = tl.broadcast_to(zeros[c].to(tl.float32), (ROWS, CHUNK, WORDS))
         for i in tl.static_range(per):
             part += code_floats(words[c], zero, exponent, i, BITS) * x[c * per + i]
@@ -186,10 +186,10 @@ def quantized_product_kernel(
     out, x, norm_weight, packed, scales, zeros, bias, eps, exponent, M: tl.constexpr,
     N: tl.constexpr, K: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr, GATED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
-    ADD: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
+    ADD: tl.constexpr, GROUPED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """`linear_kernel` of gemv.py, or with GATED its `gate_up_kernel`: N rows of either half of the
-    weight. GROUPED: scales (N, segments) float16, else (N,) float32."""
+    weight. GROUPED: scales (N, segments) float16, and zeros; else (N,) float32."""
     segments: tl.constexpr = (K + 32 // BITS * WORDS - 1) // (32 // BITS * WORDS)
     halves: tl.constexpr = 2 if GATED else 1
     pdl_release(PDL)
@@ -201,7 +201,7 @@ def quantized_product_kernel(
     # Above the wait, as in gemv.py: words, which stay packed in registers, scales and zeros, gains.
     words = load_words(packed, row, halves * N, segments, CHUNK, CHUNKS)
     groups = load_groups(scales, row, halves * N, segments, CHUNK, CHUNKS, False) if GROUPED else ()
-    points = load_groups(zeros, row, halves * N, segments, CHUNK, CHUNKS, True) if ZEROS else ()
+    points = load_groups(zeros, row, halves * N, segments, CHUNK, CHUNKS, True) if GROUPED else ()
     whole = 1.0 if GROUPED else tl.load(scales + row)
     gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "") if NORM else ()
     offset = tl.load(bias + own, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
@@ -213,7 +213,7 @@ def quantized_product_kernel(
         )
         xs, inverse = packed_input(x + m * K, gains, eps, K, BITS, CHUNK, CHUNKS, NORM)
         result = packed_multiply(
-            words, groups, points, xs, exponent, halves * ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
+            words, groups, points, xs, exponent, halves * ROWS, BITS, CHUNK, CHUNKS, GROUPED
         )
         # what is a factor of the whole row, once a row: an int8 scale, and the norm
         result = result * whole * inverse
@@ -227,7 +227,7 @@ def quantized_product_kernel(
 @triton.jit
 def dequantize_kernel(
     out, packed, scales, zeros, exponent, N: tl.constexpr, K: tl.constexpr, BITS: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, GROUPED: tl.constexpr,
 ):  # fmt: skip
     """Program (i, j): ROWS rows, CHUNK segments of them, to out (N, K). It writes a weight-sized
     buffer, so it neither waits nor releases: a full boundary on both sides."""
@@ -241,7 +241,7 @@ def dequantize_kernel(
     words = tl.load(packed + (real * segments + segment) * WORDS + word, mask=inside, other=0)
     scale = tl.load(scales + (real * segments + segment if GROUPED else real), mask=inside, other=0)
     zero = 1.0 * (1 << (BITS - 1))
-    if ZEROS:
+    if GROUPED:
         byte = tl.load(zeros + real * ((segments + 1) // 2) + segment // 2, mask=inside, other=0)
         zero = ((byte.to(tl.int32) >> (segment % 2 * 4)) & 15).to(tl.float32)
     # One place of all words at a time: their codes are neighbouring columns, so stores are whole.
@@ -255,5 +255,4 @@ def dequantize_kernel(
 
 def form_of(weight: QuantizedMatrix) -> dict[str, int]:
     """The constants of a weight's format."""
-    grouped, zeros = weight.scales.dim() == 2, weight.zeros is not None
-    return {"BITS": weight.bits, "GROUPED": grouped, "ZEROS": zeros}
+    return {"BITS": weight.bits, "GROUPED": weight.bits == 4}

@@ -7,7 +7,7 @@ bf16 would be 2^-9 off, thousands of times more than what is allowed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -25,14 +25,8 @@ from tests.support.kernel_cases import NAN, assert_close
 
 EPS = 1e-6
 BF16, FP32 = torch.bfloat16, torch.float32
-FORMS = {"int8": (8, False), "int4": (4, False), "int4-symmetric": (4, True)}
+FORMS = {"int8": 8, "int4": 4}  # bits
 each_form = pytest.mark.parametrize("form", FORMS)
-
-
-def packed(weight: Tensor, bits: int, *, symmetric: bool) -> QuantizedMatrix:
-    """Symmetric: the same codes with zeros that are all 8, as some AWQ and GPTQ files have them."""
-    made = quantize(weight, bits)
-    return replace(made, zeros=None) if symmetric else made
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,7 @@ class Product:
         x, norm_weight, weight, bias, residual = (t.to(self.dtype) for t in (*made, residual))
         if self.kernels not in FORMS:
             return x, norm_weight, weight, bias, residual
-        bits, symmetric = FORMS[self.kernels]
-        return x, norm_weight, packed(weight, bits, symmetric=symmetric), bias, residual
+        return x, norm_weight, quantize(weight, FORMS[self.kernels]), bias, residual
 
     def linear(
         self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
@@ -106,9 +99,9 @@ PRODUCTS = [
     Product("tensor cores", BF16, 4, 2, 768, GemvPlan(1, 2, 512, 2)),
     Product("int8", FP32, 1, 6, 256, GemvPlan(4, 4, 4, 1)),
     Product("int8", BF16, 2, 4, 132, GemvPlan(4, 4, 2, 2)),
-    *(Product(form, FP32, 3, 6, 300, GemvPlan(8, 4, 4, 1)) for form in ("int4", "int4-symmetric")),
+    Product("int4", FP32, 3, 6, 300, GemvPlan(8, 4, 4, 1)),
     Product("int4", BF16, 2, 4, 132, GemvPlan(4, 4, 1, 2)),
-    Product("int4-symmetric", FP32, 4, 2, 64, GemvPlan(2, 4, 1, 1)),
+    Product("int4", FP32, 4, 2, 64, GemvPlan(2, 4, 1, 1)),
 ]
 each_product = pytest.mark.parametrize("product", PRODUCTS, ids=str)
 
@@ -198,8 +191,7 @@ def test_other_types_and_short_chunks_are_left_to_registers() -> None:
 
 @each_form
 def test_a_weight_is_written_out_exactly_up_to_one_rounding(form: str) -> None:
-    bits, symmetric = FORMS[form]
-    weight = packed(torch.randn(5, 300), bits, symmetric=symmetric)
+    weight = quantize(torch.randn(5, 300), FORMS[form])
     for dtype in (FP32, BF16):
         out = torch.empty(weight.shape, dtype=dtype)
         linear.dequantize(out, *weight.parts)
