@@ -58,7 +58,7 @@ def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> 
         _finale(labs, texts, console)
 
 
-def _finale(labs: list[Lab], texts: Texts, console: Console) -> None:
+def _finale(labs: Sequence[Lab], texts: Texts, console: Console) -> None:
     """What the short path has cut, how good the predictions were, and the learner's own server."""
     console.print(
         f"\n[bold]The short path is done.[/] {printed(GROWTH, ['path'], texts, {}) or ''}"
