@@ -139,7 +139,7 @@ def norm(x: np.ndarray, weight: np.ndarray | None, eps: float = TINY.rms_norm_ep
 # ---------------------------------------------------------------- where a token stands
 
 
-@pytest.mark.catches("position-restarts", "a-step-begins-its-text")
+@pytest.mark.catches("position-restarts", "a-step-begins-its-text", "positions-count-from-one")
 def test_positions_go_on_where_the_last_step_ended() -> None:
     decode = entry([7] * 6, 5, 1, [9, 4])
     assert listed(token_arrays([decode], 4)["positions"]) == [5]
@@ -211,7 +211,7 @@ def test_the_context_counts_the_tokens_of_this_step() -> None:
     assert listed(arrays["query_lens"]) == [1, 3]
 
 
-@pytest.mark.catches("last-row-of-its-own")
+@pytest.mark.catches("last-row-of-its-own", "the-row-behind-the-last")
 def test_the_last_row_of_a_request_is_a_row_of_the_step() -> None:
     entries = [entry([7] * 6, 5, 1, [9, 4]), entry([7] * 9, 0, 3, [3]), entry([7] * 2, 0, 2, [5])]
     assert listed(request_arrays(entries, 16)["last_rows"]) == [0, 3, 5]

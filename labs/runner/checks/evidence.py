@@ -184,11 +184,12 @@ def _brief(value: Any) -> str:
 
 
 def fingerprint(value: object) -> str:
-    """Longer than `short`: what tells the values of two runs apart."""
+    """Longer than `short`: what tells values of two runs apart, but no list from an array."""
     if is_array(value):
         flat = _flat(value)
         shape = list(getattr(value, "shape", ()))
-        return f"{shape} {fingerprint(flat[:: max(1, len(flat) // MANY)])}"
+        first = fingerprint(flat[:: max(1, len(flat) // MANY)])
+        return first if shape == [len(flat)] and len(flat) <= MANY else f"{shape} {first}"
     if isinstance(value, Mapping):
         value = [part for pair in value.items() for part in pair]
     if isinstance(value, list | tuple):

@@ -85,6 +85,11 @@ def test_a_mistake_that_does_more_than_a_known_one_is_named_for_what_that_does()
     assert report.causes[refused] == (), "and this one needs another mend"
 
 
+def test_a_list_in_the_place_of_an_array_hides_no_misconception() -> None:
+    report = checked("7", ("np.cumsum(query_lens) - 1", "[n - 1 for n in query_lens]"))
+    assert named(report) == {"last-row-of-its-own"}
+
+
 def test_of_three_slips_in_three_holes_each_is_named() -> None:
     report = checked(
         "8",
