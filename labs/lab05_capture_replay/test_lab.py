@@ -259,6 +259,7 @@ def test_a_replay_runs_the_kernels_of_one_forward() -> None:
         assert ran == program.kernels, f"kernels of one replay of rung {rung}"
 
 
+@pytest.mark.catches("a-capture-finds-its-pool")
 def test_a_pool_that_is_given_is_gone_on_with_and_otherwise_a_new_one_is_made() -> None:
     first = captured([2])
     device, pool = first.device, first.device.memory.new_pool()
