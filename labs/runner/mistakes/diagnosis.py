@@ -112,15 +112,12 @@ class _Trial:
     def is_it(self, rival: Misconception) -> tuple[str, ...]:
         """All failing tests, if the wrong answer itself comes out of all tests as the learner's
         files do; else none. A private name that differs from the engine's is no hindrance here. Not
-        tried is one that a passing test catches, or whose hole some failing test does not use."""
+        tried is one that a passing test catches, or if a test of one other hole alone fails."""
         if self.left_s <= 0 or self.report.open or _passed(self.report, rival):
             return ()
         its = {hole.number for hole in self._holes_of(rival)}
-        if (
-            its
-            and not self.hole
-            and not all(its & reached_from(self.lab, test) for test in self.failing)
-        ):
+        reached = [reached_from(self.lab, test) for test in self.failing]
+        if its and not self.hole and any(len(one) == 1 and not its & one for one in reached):
             return ()
         return tuple(self.failing) if self._fails_as(self.lab.wrong(rival.id), rival) else ()
 
