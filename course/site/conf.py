@@ -12,6 +12,7 @@ from textwrap import shorten
 from typing import Any
 
 from latex2mathml.converter import convert
+from sphinx.search.en import SearchEnglish
 
 from course.site.figure import as_html
 from course.site.landing import context as landing_context
@@ -45,6 +46,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
 html_search_scorer = str(SITE / "scorer.js")
+SearchEnglish.stem = cache(SearchEnglish.stem)  # type: ignore[method-assign]  # once a word, not once a page
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
