@@ -28,7 +28,7 @@ COLOURS = dict(zip("ABCD", hue.SERIES, strict=False))
 
 
 def work(path: Path) -> None:
-    """Arithmetic and predicted GPU time of the next token, with and without a cache."""
+    """Arithmetic of the next token and its predicted step, with and without a cache."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     cached = [step_ops(config, StepShape.decode(1, n), spec.ops) for n in CONTEXTS]
     again = [step_ops(config, StepShape.mixed([n], [n]), spec.ops) for n in CONTEXTS]
@@ -45,10 +45,10 @@ def work(path: Path) -> None:
         for ops, colour, name in ways:
             left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
             left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
-            gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
-            right.plot(CONTEXTS, gpu_ms, "-", color=colour)
+            step_ms = [step_time(o, spec, "full").itl_us / 1e3 for o in ops]
+            right.plot(CONTEXTS, step_ms, "-", color=colour)
             right.annotate(
-                name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
+                name, (CONTEXTS[-1], step_ms[-1]), xytext=(-4, 8), textcoords="offset points",
                 ha="right", color=colour, weight="bold",
             )  # fmt: skip
         slopes = ((again, hue.OTHER, "no cache", "n²", "n"), (cached, hue.MARK, "cache", "n", "1"))
@@ -61,7 +61,7 @@ def work(path: Path) -> None:
             textcoords="offset points", size=14, color=hue.OTHER,
         )  # fmt: skip
         _axes(left, "arithmetic (GFLOP)")
-        _axes(right, "time of the GPU (ms)")
+        _axes(right, "the step, in one graph (ms)")
         left.set_ylim(0.003, None)  # room for the name of the lowest line
         right.set_ylim(None, 600)  # and of the upper line
 
