@@ -9,7 +9,6 @@ time; `spoken` leaves them out.
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import re
 import signal
@@ -30,6 +29,7 @@ ALONE = ("course", "labs", "notebooks", "tests")  # what an installed engine doe
 TIME_LIMIT_S = 60  # of a cell
 LOOK_S = 3  # so often the client looks for a reply that it was not woken for
 WIDGET = "application/vnd.jupyter.widget-view+json"
+DRAWN = "data-drawn="  # what mini_engine/plots/canvas.py writes into a figure
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}|model_id|[0-9a-f]{32}")
 
 
@@ -109,17 +109,20 @@ def save(book: NotebookNode, path: Path) -> None:
     write_whole(path, nbformat.writes(book) + "\n")
 
 
-def drawn(book: NotebookNode) -> Iterator[tuple[int, bytes]]:
-    """(cell, PNG) of every picture of the code cells that do not vary."""
+def drawn(book: NotebookNode) -> Iterator[tuple[int, str]]:
+    """(cell, SVG or a PNG in base64) of every figure of the code cells that do not vary."""
     for index, cell in enumerate(book.cells):
         if cell.cell_type == "code" and "varies" not in cell.metadata.get("tags", []):
             for output in cell.outputs:
-                if picture := output.get("data", {}).get("image/png"):
-                    yield index, base64.b64decode(picture)
+                data = output.get("data", {})
+                if picture := data.get("image/png"):
+                    yield index, picture
+                elif DRAWN in data.get("image/svg+xml", ""):
+                    yield index, data["image/svg+xml"]
 
 
 def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
-    """(cell, what it printed, drew as SVG or showed as text) of code cells that do not vary."""
+    """(cell, what it printed, drew on lanes or showed as text) of the cells that do not vary."""
     for index, cell in enumerate(book.cells):
         if cell.cell_type != "code" or "varies" in cell.metadata.get("tags", []):
             continue
@@ -129,6 +132,6 @@ def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
                 continue
             data = output.get("data", {})
             text = output.get("text") or data.get("image/svg+xml") or data.get("text/plain", "")
-            if not ADDRESS.search(text):
+            if DRAWN not in text and not ADDRESS.search(text):
                 said.append(text)
         yield index, "".join(said)

@@ -31,7 +31,7 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _name, _examples in (("default", 50), ("slow", 1000)):
+for _name, _examples in (("default", 25), ("slow", 1000)):
     settings.register_profile(
         _name,
         max_examples=_examples,

@@ -32,7 +32,7 @@ def box(
     """A rectangle with words in its middle."""
     (x, y), (wide, tall) = corner, size
     axes.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor=hue.PAPER, lw=2))
-    ink = hue.PAPER if colour in (hue.KERNEL, hue.OTHER) else hue.INK
+    ink = hue.ink_on(colour)
     axes.text(x + wide / 2, y + tall / 2, words, ha="center", va="center", color=ink, size=14)
 
 
@@ -48,10 +48,10 @@ def card(path: Path) -> None:
         axes = figure.subplots()
         for n in range(spec.sm_count):
             row, column = divmod(n, 12)
-            colour = hue.KERNEL if n < 8 else hue.PART
+            colour = hue.KERNEL if n < 8 else hue.PANEL
             axes.add_patch(Rectangle((column + 0.1, 11.1 - row * 0.6), 0.8, 0.5, facecolor=colour))
         axes.text(6, 11.9, "SMs, each with arithmetic and memory of its own", ha="center", size=14)
-        box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", hue.PART)
+        box(axes, (0.1, 3.7), (11.8, 0.9), "L2, a cache of 50 MB for all of them", hue.PANEL)
         box(axes, (0.1, 1.3), (11.8, 1.2), "HBM: 80 GB, where the weights are", hue.OTHER)
         arrow = FancyArrowPatch((4, 2.55), (4, 3.65), arrowstyle="<->", mutation_scale=20, lw=3)
         axes.add_patch(arrow)
@@ -72,21 +72,21 @@ def one_sm(path: Path) -> None:
         axes = figure.subplots()
         for n in range(4):
             x = 0.1 + n * 2.47
-            box(axes, (x, 6.2), (2.37, 1.7), "16 warps of\n32 threads", hue.PART)
-            box(axes, (x, 4.9), (2.37, 1.2), "tensor core", hue.SMALL)
+            box(axes, (x, 6.2), (2.37, 1.7), "16 warps of\n32 threads", hue.PANEL)
+            box(axes, (x, 4.9), (2.37, 1.2), "tensor core", hue.SERIES[0])
         box(
             axes,
             (0.1, 3.4),
             (9.78, 1.3),
             "registers, 256 KB: what threads hold in their hands",
-            hue.PART,
+            hue.PANEL,
         )
         box(
             axes,
             (0.1, 1.9),
             (9.78, 1.3),
             "shared memory, up to 228 KB: the bench of a block",
-            hue.PART,
+            hue.PANEL,
         )
         axes.set(xlim=(0, 10), ylim=(1.7, 8.1))
         axes.set_axis_off()
@@ -105,7 +105,7 @@ def warps(path: Path) -> None:
         panels = figure.subplots(2, 1, height_ratios=[2, 9], sharex=True)
         for axes, count in zip(panels, (1, compute + fetch), strict=True):
             for warp in range(count):
-                axes.broken_barh([(0, shown)], (count - warp - 0.9, 0.8), facecolor=hue.PART)
+                axes.broken_barh([(0, shown)], (count - warp - 0.9, 0.8), facecolor=hue.PANEL)
                 turns = range(warp * compute, shown, compute + fetch)
                 boxes = [(begin, min(compute, shown - begin)) for begin in turns]
                 axes.broken_barh(boxes, (count - warp - 0.9, 0.8), facecolor=hue.KERNEL)
@@ -167,13 +167,13 @@ def kernel(path: Path) -> None:
             "the last block\nfinishes",
         )
         for x, wide, told, colour in (
-            (0, edge, words[0], hue.SMALL),
-            (edge, streams, words[1], hue.KERNEL),
-            (edge + streams, edge, words[2], hue.SMALL),
+            (0, edge, words[0], hue.STARTS),
+            (edge, streams, words[1], hue.BYTES),
+            (edge + streams, edge, words[2], hue.STARTS),
         ):
             box(axes, (x, 0), (wide, 1), told, colour)
-            if colour == hue.SMALL:  # its width is not known
-                axes.patches[-1].set(hatch="/", edgecolor=hue.PART)
+            if colour == hue.STARTS:  # its width is not known
+                axes.patches[-1].set(hatch="/", edgecolor=hue.PANEL)
         box(axes, (whole, 0), (PAUSE_US, 1), "pause", hue.PAPER)
         axes.patches[-1].set(edgecolor=hue.OTHER, lw=1)
         axes.set(xlim=(0, whole + PAUSE_US), ylim=(0, 1), xlabel="µs since the kernel began")

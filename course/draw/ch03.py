@@ -62,7 +62,7 @@ def step(path: Path) -> None:
         axes.text(12.3, layers[0] - 0.15, f"{c.num_layers} times", ha="right", va="center", size=14)
         for row, (what, numbers, read, _) in enumerate(rows):
             wide = min(numbers / 1536, 4.3)
-            colour = hue.SMALL if what.startswith("att") else hue.PRODUCT if read else hue.OTHER
+            colour = hue.ATTENTION if what.startswith("att") else hue.PRODUCT if read else hue.SMALL
             axes.barh(row, max(wide, 0.05), left=3.6, height=0.6, color=colour)
             if numbers > 4.3 * 1536:  # far longer than there is room for: a break
                 axes.text(3.6 + 0.7 * wide, row, "//", color=hue.PAPER, va="center", size=30)
@@ -84,9 +84,9 @@ def layer(path: Path) -> None:
     stored = [n for n, event in enumerate(kernels) if kind_of(event.name) == "KV write"]
     first, last = (stored[n] - TOLD.index("store k and v") for n in (LAYER, LAYER + 1))
     took = [event.duration_us for event in kernels[first:last]]
-    kinds = {"product": hue.PRODUCT, "attention": hue.SMALL}
-    colours = [kinds.get(kind_of(event.name), hue.OTHER) for event in kernels[first:last]]
-    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == hue.OTHER)
+    kinds = {"product": hue.PRODUCT, "attention": hue.ATTENTION}
+    colours = [kinds.get(kind_of(event.name), hue.SMALL) for event in kernels[first:last]]
+    small = sum(us for us, colour in zip(took, colours, strict=True) if colour == hue.SMALL)
     with canvas(
         path,
         (6.9, 7.6),
@@ -104,7 +104,7 @@ def layer(path: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlim=(0, 75), xlabel="µs")
         axes.grid(visible=False, axis="y")
-        told = {"read a matrix": hue.PRODUCT, "attention": hue.SMALL, "read little": hue.OTHER}
+        told = {"read a matrix": hue.PRODUCT, "attention": hue.ATTENTION, "read little": hue.SMALL}
         axes.legend(
             handles=[Patch(color=colour, label=what) for what, colour in told.items()],
             loc="upper right",
@@ -147,16 +147,16 @@ def roofline(path: Path) -> None:
         axes.text(2900, 1180, "limit: arithmetic", color=hue.SOFT, ha="right", size=14)
         decodes = {f"{n} request{'s' * (n > 1)}": StepShape.decode(n, CONTEXT) for n in DECODES}
         prefills = {f"{n:,} tokens": StepShape.mixed([n], [n]) for n in PREFILLS}
-        points(axes, spec, decodes, hue.SERIES[5], "decode")
-        points(axes, spec, prefills, hue.SERIES[0], "prefill")
+        points(axes, spec, decodes, hue.DECODE, "decode")
+        points(axes, spec, prefills, hue.PREFILL, "prefill")
         flops = sum(
             op.flops for op in step_ops(named_shape("qwen3-0.6b"), decodes["1 request"], "hf56")
         )
         ms = bars()[0].ms  # of the ledger
         spot = (point(spec, decodes["1 request"])[0], flops / ms / 1e9)
-        axes.plot(*spot, "o", markersize=11, markerfacecolor=hue.PAPER, color=hue.SERIES[5])
+        axes.plot(*spot, "o", markersize=11, markerfacecolor=hue.PAPER, color=hue.DECODE)
         told = f"1 request, as {bars()[0].label} runs it: {bars()[0].told}"
-        axes.text(spot[0] * 1.35, spot[1], told, color=hue.SERIES[5], va="center", size=14)
+        axes.text(spot[0] * 1.35, spot[1], told, va="center", size=14)
         axes.set(xscale="log", yscale="log", xlim=(0.5, 3000), ylim=(0.03, 2100))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))

@@ -18,7 +18,7 @@ from mini_engine.plots.canvas import canvas
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
-LAUNCHES, ORDER_US, GAP_US = 4, 12.0, 0.6  # of the chapter's program
+LAUNCHES, ORDER_US, GAP_US = 4, 12.0, 2.1  # of the chapter's program
 KERNELS_US = (4.0, 40.0)
 COLOURS = {"launch": hue.LAUNCH, "kernel": hue.KERNEL}
 LABELS = {"launch": "CPU writes an order", "kernel": "GPU runs the kernel"}

@@ -40,9 +40,9 @@ COLOURS = {
     "host": hue.ENGINE,
     "copy": hue.COPY,
     "graph": hue.CALL,
-    "wait": hue.WAIT,
+    "wait": hue.IDLE,
     "kernel": hue.KERNEL,
-    "node": hue.KERNEL,
+    "node": hue.NODE,
 }
 
 
@@ -189,16 +189,16 @@ def addresses(path: Path) -> None:
         for name, height, colour in (
             ("x", 0.55, hue.KERNEL),
             ("y", 1.55, hue.KERNEL),
-            ("x", 2.55, hue.ENGINE),
+            ("x", 2.55, hue.OTHER),
         ):
             axes.text(
                 0.4, height, name, size=22, ha="center", va="center", family="monospace",
-                color=hue.ENGINE if colour == hue.ENGINE else hue.INK,
+                color=hue.OTHER if colour == hue.OTHER else hue.INK,
             )  # fmt: skip
-            style = "--" if colour == hue.ENGINE else "-"
+            style = "--" if colour == hue.OTHER else "-"
             _arrow(axes, (0.6, height), (1.95, height), colour, style=style)
-        axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=hue.ENGINE, size=14)
-        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor=hue.TINTED, edgecolor=hue.KERNEL))
+        axes.text(1.2, 2.66, "before", ha="center", va="bottom", color=hue.SOFT, size=14)
+        axes.add_patch(Rectangle((5.4, 1.15), 2.8, 1.8, facecolor=hue.PANEL, edgecolor=hue.KERNEL))
         lines = [f"kernel {node.label}", f"in  {node.buffers[1].address:#x}"]
         lines += [f"out {node.buffers[0].address:#x}", f"by  {node.scalars['by']}"]
         axes.text(5.47, 2.05, "\n".join(lines), va="center", family="monospace", size=14)

@@ -17,12 +17,12 @@ from mini_engine.plots.canvas import canvas
 
 BEFORE, WRITE, LAUNCH, COPY, KERNELS = 3.0, 1.0, 0.5, 0.6, 3.0
 COLOURS = {
-    "the host writes the buffer": hue.SERIES[6],
+    "the host writes the buffer": hue.SERIES[0],
     "launches the graph": hue.CALL,
-    "waits": hue.WAIT,
+    "waits": hue.IDLE,
     "copy node reads the buffer": hue.COPY,
     "kernels of the step": hue.NODE,
-    "the step before": hue.ENGINE,
+    "the step before": hue.OTHER,
 }
 
 

@@ -28,7 +28,7 @@ COLOURS = dict(zip("ABCD", hue.SERIES, strict=False))
 
 
 def work(path: Path) -> None:
-    """Arithmetic and predicted GPU time of the next token, with and without a cache."""
+    """Arithmetic of the next token and its predicted step, with and without a cache."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     cached = [step_ops(config, StepShape.decode(1, n), spec.ops) for n in CONTEXTS]
     again = [step_ops(config, StepShape.mixed([n], [n]), spec.ops) for n in CONTEXTS]
@@ -41,20 +41,17 @@ def work(path: Path) -> None:
     )
     with canvas(path, (6.9, 9.6), title=title, caption=caption) as figure:
         left, right = figure.subplots(2, 1)
-        ways = ((again, hue.WITHOUT, "without a cache"), (cached, hue.WITH, "with a cache"))
+        ways = ((again, hue.OTHER, "without a cache"), (cached, hue.MARK, "with a cache"))
         for ops, colour, name in ways:
             left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
             left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
-            gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
-            right.plot(CONTEXTS, gpu_ms, "-", color=colour)
+            step_ms = [step_time(o, spec, "full").itl_us / 1e3 for o in ops]
+            right.plot(CONTEXTS, step_ms, "-", color=colour)
             right.annotate(
-                name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
+                name, (CONTEXTS[-1], step_ms[-1]), xytext=(-4, 8), textcoords="offset points",
                 ha="right", color=colour, weight="bold",
             )  # fmt: skip
-        slopes = (
-            (again, hue.WITHOUT, "no cache", "n²", "n"),
-            (cached, hue.WITH, "cache", "n", "1"),
-        )
+        slopes = ((again, hue.OTHER, "no cache", "n²", "n"), (cached, hue.MARK, "cache", "n", "1"))
         for ops, colour, name, steep, flat in slopes:
             attention, rest = (_gflop(ops, attention=which) for which in (True, False))
             _name(left, attention, f"{name}, attention: O({steep})", colour, below=True)
@@ -64,7 +61,7 @@ def work(path: Path) -> None:
             textcoords="offset points", size=14, color=hue.OTHER,
         )  # fmt: skip
         _axes(left, "arithmetic (GFLOP)")
-        _axes(right, "time of the GPU (ms)")
+        _axes(right, "the step, in one graph (ms)")
         left.set_ylim(0.003, None)  # room for the name of the lowest line
         right.set_ylim(None, 600)  # and of the upper line
 
@@ -120,7 +117,7 @@ def layouts(path: Path) -> None:
 def _padded(axes: Axes, lengths: dict[str, int]) -> None:
     for row, (name, tokens) in enumerate(lengths.items()):
         for position in range(LONGEST):
-            _cell(axes, position, -row, COLOURS[name] if position < tokens else hue.EMPTY)
+            _cell(axes, position, -row, COLOURS[name] if position < tokens else hue.IDLE)
         axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
     axes.set_title(f"padded: a row of {LONGEST} slots for each request")
     _blank(axes, (-3, LONGEST + 1.5), (-len(lengths) + 0.8, 1.2))
@@ -136,7 +133,7 @@ def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
     free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
 
     def colour(slot: int) -> str:
-        empty = WHITE if slot // BLOCK_SIZE in free else hue.EMPTY
+        empty = WHITE if slot // BLOCK_SIZE in free else hue.IDLE
         return COLOURS[owner[slot]] if slot in owner else empty
 
     for slot in range(NUM_BLOCKS * BLOCK_SIZE):
@@ -164,7 +161,7 @@ def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> No
             width,
             0.8,
             facecolor=colour,
-            edgecolor=hue.EMPTY if colour == WHITE else WHITE,
+            edgecolor=hue.IDLE if colour == WHITE else WHITE,
             linewidth=0.6,
         )
     )

@@ -1,7 +1,7 @@
-"""The last figure of chapter 7: tokens a second without pages, and what the reads are for.
+"""The last figure of chapter 7: what a graph gains for a server with pages and for one without.
 
-Above: throughput against batch for the requests of the shipped trace, by a static cache with and
-without graphs, and by the paged engine on the same cost model. Below: what slots are read for.
+Throughput of the requests of the shipped trace: by a static cache with rows, in batches that stay
+together or with seats filled again, and by pages in either way, all on the same cost model.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from matplotlib.axes import Axes
-
-from labs.lab07b_static_cache.masked_rows import masked_columns
 from labs.lab07b_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -29,15 +26,8 @@ from mini_engine.step.step_model import Line, StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16
 BATCHES = (1, 4, 8, 16, 64, 256)
-PAGED, REFILLED = "pages, seats filled again", "rows, seats filled again"
-GRAPHS, EAGER = "rows, static batches", "the same, eager"
-STYLES = {
-    PAGED: (hue.WITH, "-"),
-    REFILLED: (hue.SERIES[4], "-"),
-    GRAPHS: (hue.FULL, "--"),
-    EAGER: (hue.EAGER, "--"),
-}
-PARTS = {"for a text": hue.USED, "behind a text": hue.EMPTY, "in a finished row": hue.GONE}
+ROWS, ROWS_FILLED = "rows, finished rows stay", "rows, seats filled again"
+PAGES, PAGES_FILLED = "pages, finished rows stay", "pages, seats filled again"
 
 
 class WholeRows(StepModel):
@@ -62,82 +52,80 @@ def requests() -> tuple[TraceRequest, ...]:
     return tuple(TraceRequest(0.0, r.prompt_tokens, r.output_tokens) for r in fits)
 
 
-def tokens_per_s(batch: int) -> dict[str, float]:
-    """Of one batch size, by each way."""
-    shape, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    costs = StepModel(shape, spec)
-    lengths = [(r.prompt_tokens, r.output_tokens) for r in requests()]
-    written = sum(new for _, new in lengths)
+def costs() -> StepModel:
+    """Of a step of Qwen3-0.6B on an H200."""
+    return StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+
+
+def together_us(batch: int) -> float:
+    """All requests in pages and in graphs, in batches that stay until their longest answer."""
+    steps, total = costs(), 0.0
+    for first in range(0, len(requests()), batch):
+        group = [(r.prompt_tokens, r.output_tokens) for r in requests()[first : first + batch]]
+        prompts, rows = [prompt for prompt, _ in group], len(group)
+        total += steps.itl_us("full", StepShape.mixed(prompts, prompts))
+        for step in range(1, max(new for _, new in group)):
+            keys = sum(prompt + step for prompt, new in group if step < new)
+            total += steps.itl_us("full", StepShape(rows, rows, keys, keys))
+    return total
+
+
+def filled(batch: int, steps: StepModel, mode: str) -> float:
+    """Tokens a second where a seat is filled again as soon as its request is done."""
     limits = SchedulerLimits(batch, BUDGET, 1 + batch * T_MAX // BLOCK, BLOCK, T_MAX)
-    dispatcher = GraphDispatcher("FULL", default_capture_sizes(batch, BUDGET), batch)
-    found = {
-        name: replay(requests(), steps, limits, dispatcher).tokens_per_s
-        for name, steps in ((PAGED, costs), (REFILLED, WholeRows(shape, spec)))
-    }
-    for name, mode in ((GRAPHS, "full"), (EAGER, "eager")):
-        took_us = static_batches_us(lengths, costs, mode, batch=batch, t_max=T_MAX)  # type: ignore[arg-type]
-        found[name] = written / took_us * 1e6
-    return found
+    sizes = [] if mode == "NONE" else default_capture_sizes(batch, BUDGET)
+    return replay(requests(), steps, limits, GraphDispatcher(mode, sizes, batch)).tokens_per_s
 
 
-def shares(batch: int) -> list[float]:
-    """Of the slots that are read, those for each of PARTS, in percent."""
+def in_rows(batch: int, mode: Mode) -> float:
+    """Tokens a second in rows that are read whole, in batches that stay together."""
     lengths = [(r.prompt_tokens, r.output_tokens) for r in requests()]
-    read = masked_columns(lengths, batch, T_MAX)
-    return [100 * part / read.total for part in (read.needed, read.beyond, read.ended)]
+    return 1e6 * written() / static_batches_us(lengths, costs(), mode, batch=batch, t_max=T_MAX)
 
 
-def static_cache(path: Path) -> None:
-    """Both panels."""
-    speeds = {batch: tokens_per_s(batch) for batch in BATCHES}
-    at_64 = speeds[64]
-    seats, pages = at_64[REFILLED] / at_64[GRAPHS], at_64[PAGED] / at_64[REFILLED]
+def written() -> int:
+    """Tokens of all answers."""
+    return sum(r.output_tokens for r in requests())
+
+
+def tokens_per_s(batch: int) -> dict[str, float]:
+    """Of one batch size in graphs, by layout and by schedule."""
+    whole = WholeRows(named_shape("qwen3-0.6b"), load_spec("h200"))
+    return {
+        ROWS: in_rows(batch, "full"),
+        ROWS_FILLED: filled(batch, whole, "FULL"),
+        PAGES: 1e6 * written() / together_us(batch),
+        PAGES_FILLED: filled(batch, costs(), "FULL"),
+    }
+
+
+def gain(path: Path) -> None:
+    """How many times as fast a graph makes either server, by requests at once."""
+    rows = [in_rows(batch, "full") / in_rows(batch, "eager") for batch in BATCHES]
+    pages = [filled(b, costs(), "FULL") / filled(b, costs(), "NONE") for b in BATCHES]
+    at = BATCHES.index(64)
     with canvas(
         path,
-        (6.9, 10.6),
-        title=f"64 at once: to fill seats again makes rows {seats:.0f} times faster, and pages "
-        f"instead of rows another {pages:.1f} times",
-        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests, all there at the "
-        f"start. Rows: each step reads all {T_MAX:,} slots of each request. Static batches wait "
-        "for their longest answer. In graphs, but for the last line.",
+        (6.9, 6.6),
+        title=f"With 64 requests a graph makes the server with pages {pages[at]:.1f} times as "
+        f"fast, and the one with rows {rows[at]:.1f} times",
+        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, {len(requests())} requests, all there at "
+        f"the start. Rows: each step reads all {T_MAX:,} slots of each row, finished rows too. "
+        "Pages: seats filled again.",
     ) as figure:
-        left, right = figure.subplots(2, 1)
-        _throughput(left, speeds)
-        _reads(right)
+        axes = figure.subplots()
+        for ys, colour, name, at_y in (
+            (pages, hue.MARK, "pages,\nseats filled again", 5.2),
+            (rows, hue.OTHER, "whole rows,\nfinished rows stay", 2.3),
+        ):
+            axes.plot(BATCHES, ys, color=colour, marker="o")
+            axes.text(1 if ys is rows else 9, at_y, name, va="center", color=colour, weight="bold")
+        axes.axhline(1, color=hue.OTHER, linewidth=1.2, linestyle=":")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+        axes.set_ylim(0, None)
+        axes.set_xlabel("requests at once, at most")
+        axes.set_ylabel("times as fast with a graph")
 
 
-def _throughput(axes: Axes, speeds: dict[int, dict[str, float]]) -> None:
-    for name, (colour, style) in STYLES.items():
-        points = [speeds[b][name] for b in BATCHES]
-        axes.plot(BATCHES, points, style, color=colour, marker="o", label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_ylim(20, None)  # room for the legend
-    axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    axes.set_xlabel("requests at once, at most")
-    axes.set_ylabel("tokens a second")
-    axes.legend(frameon=False, loc="lower right")
-
-
-def _reads(axes: Axes) -> None:
-    below, places = [0.0] * len(BATCHES), range(len(BATCHES))
-    parts = [shares(batch) for batch in BATCHES]
-    for number, (name, colour) in enumerate(PARTS.items()):
-        part = [each[number] for each in parts]
-        axes.bar(places, part, bottom=below, color=colour, label=name, width=0.8)
-        below = [low + more for low, more in zip(below, part, strict=True)]
-    for place, (needed, _, _) in zip(places, parts, strict=True):
-        axes.text(
-            place, needed + 1, f"{needed:.0f}", ha="center", va="bottom", color=hue.INK,
-            weight="bold", fontsize=14,
-        )  # fmt: skip
-    axes.set_xticks(list(places), [str(batch) for batch in BATCHES])
-    axes.set_xlabel("requests in a static batch, in rows")
-    axes.set_ylabel("percent of the slots read")
-    axes.set_ylim(0, 118)
-    axes.legend(
-        frameon=False, loc="upper center", ncols=3, columnspacing=0.8, handlelength=1, fontsize=14
-    )
-
-
-FIGURES = {"07-static.svg": static_cache}
+FIGURES = {"07-static.svg": gain}

@@ -105,7 +105,7 @@ def _staircase(axes: Axes, rungs: CaptureLadder) -> None:
     axes.fill_between(
         batches, batches, ran, step="pre", color=hue.PADDING, alpha=0.6, label="padding"
     )
-    axes.step(batches, ran, where="pre", color=hue.KERNEL, label="rung: rows computed")
+    axes.step(batches, ran, where="pre", color=hue.DECODE, label="rung: rows computed")
     axes.plot(batches, batches, ":", color=hue.INK, label="batch: rows asked for")
     rung = ran[BATCH - 1]
     axes.plot([BATCH, BATCH], [BATCH, rung], "o-", color=hue.MARK, markersize=7, linewidth=3)

@@ -123,8 +123,8 @@ def _growth(axes: Axes, ladder: Sequence[int]) -> None:
     """Pool bytes after each captured rung."""
     ways = (
         ("a pool for\neach graph", ladder[::-1], False, hue.OTHER, "--", (21, 1900)),
-        ("one pool,\nsmallest first", ladder, True, hue.WITHOUT, "-", (38.5, 850)),
-        ("one pool,\nlargest first", ladder[::-1], True, hue.WITH, "-", (31, 260)),
+        ("one pool,\nsmallest first", ladder, True, hue.OTHER, "-", (38.5, 850)),
+        ("one pool,\nlargest first", ladder[::-1], True, hue.MARK, "-", (31, 260)),
     )
     for name, order, share, colour, style, at in ways:
         line = np.cumsum(captured(ladder, order, share=share)[1])

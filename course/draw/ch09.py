@@ -17,6 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from mini_engine.model.config import named_shape
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
+from mini_engine.plots.timeline import COLOURS
 from mini_engine.sim.recorded import load_recording
 from mini_engine.sim.trace import CPU, GPU
 from mini_engine.step.cards import DeviceSpec, load_spec
@@ -32,15 +33,6 @@ from mini_engine.step.run import (
     step_time,
 )
 
-COLOURS = {
-    "engine": (hue.ENGINE, "CPU: engine"),
-    "copy": (hue.COPY, "copy of inputs"),
-    "launch": (hue.LAUNCH, "CPU: Python for one kernel"),
-    "graph": (hue.CALL, "CPU: launch of a graph"),
-    "wait": (hue.WAIT, "CPU: waits for the GPU"),
-    "kernel": (hue.KERNEL, "GPU: kernel launched alone"),
-    "node": (hue.NODE, "GPU: kernels in a graph"),
-}
 CPU_LOW, GPU_LOW, TALL = 1.3, 0.05, 0.8  # where the two lanes stand
 
 
@@ -61,7 +53,7 @@ def laid_out(
     works = [("copy", [_COPY], input_copy(spec)), *_with_ops(ops, spec, mode)]
     before_us, beside_us = around(spec, num_reqs)
     cpu_us, end_us = before_us, 0.0
-    boxes = [Box(CPU_LOW, "engine", "engine", 0.0, cpu_us)]
+    boxes = [Box(CPU_LOW, "host", "engine", 0.0, cpu_us)]
     for kind, inside, work in works:
         boxes.append(Box(CPU_LOW, kind, inside[0].name, cpu_us, cpu_us + work.cpu_us))
         cpu_us += work.cpu_us
@@ -72,7 +64,7 @@ def laid_out(
             took_us = kernel_us(op, spec) if kind == "graph" else work.gpu_us
             boxes.append(Box(GPU_LOW, on_gpu, op.name, start_us, start_us + took_us))
             start_us += took_us + spec.graph_gap_us
-    boxes.append(Box(CPU_LOW, "engine", "engine", cpu_us, cpu_us + beside_us))  # the next step's
+    boxes.append(Box(CPU_LOW, "host", "engine", cpu_us, cpu_us + beside_us))  # the next step's
     cpu_us += beside_us
     itl_us = max(cpu_us, end_us) + spec.sync_us
     boxes.append(Box(CPU_LOW, "wait", "wait", cpu_us, itl_us))
@@ -151,7 +143,7 @@ def split_step(path: Path) -> None:
         for axes, (name, mode) in zip(rows[1:], ways, strict=True):
             boxes, itl_us = laid_out(ops, spec, mode)
             boxes = [_copy_as_launch(box) for box in boxes]  # one colour fewer to explain
-            issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("engine", "wait")]
+            issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("host", "wait")]
             draw_lanes(axes, boxes, begin_us, end_us, edge=0.6)
             _point_at_attention(axes, boxes, begin_us, end_us)
             axes.set_title(f"{name}: {len(issued)} launches, step {itl_us:,.0f} µs", pad=4)
@@ -191,7 +183,7 @@ def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_u
 RECORDED = "vllm-gpt-oss-piecewise"
 OPS = {  # what the CPU does between two graphs, by the name in the recording: colour, words
     "hipGraphLaunch": (hue.CALL, "graph"),
-    "vllm::unified_kv_cache_update": (hue.COPY, "KV write"),
+    "vllm::unified_kv_cache_update": (hue.LAUNCH, "KV write"),
     "vllm::unified_attention_with_output": (hue.LAUNCH, "attention, live"),
 }
 
@@ -218,7 +210,7 @@ def recorded_pieces(path: Path) -> None:
             start = event.start_us - first.start_us
             if 0 <= start <= whole + launch:
                 colour, words = OPS[event.name]
-                above.barh(0, event.duration_us, left=start, color=colour)
+                above.barh(0, event.duration_us, left=start, color=colour, edgecolor=hue.PAPER)
                 if event.duration_us > 0.3 * whole:
                     above.text(start + event.duration_us / 2, 0, words, ha="center", va="center")
                 else:

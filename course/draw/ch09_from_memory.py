@@ -78,7 +78,7 @@ def _buffers(axes: Axes, arrays: dict[str, np.ndarray], rung: int) -> None:
         for row in range(rung):
             live = row < len(arrays[name])
             value = arrays[name][row] if live else np.zeros_like(arrays[name][0])
-            face = OWNERS[row] if live else hue.EMPTY
+            face = OWNERS[row] if live else hue.IDLE
             _box(axes, left, 17.0 - 0.9 * row, 2.6, 0.8, str(value), face, hatched=not live)
     for row in range(rung):
         label = f"row {row}" if row < len(arrays["input_ids"]) else "padded"
@@ -101,7 +101,7 @@ def _cache(axes: Axes, owners: dict[int, int], slots: np.ndarray) -> None:
                 1.6,
                 0.55,
                 words,
-                hue.EMPTY if not block else face,
+                hue.IDLE if not block else face,
                 hatched=not block,
             )
         _text(axes, 24.1, 17.62 - 0.62 * block, f"block {block}")

@@ -22,9 +22,9 @@ from mini_engine.step.kernels import StepShape, step_ops
 
 OFTEN = {
     "start": (hue.OTHER, "once, at the start"),
-    "shape": (hue.SERIES[1], "once a shape: for each graph"),
-    "step": (hue.NODE, "once a step"),
-    "piece": (hue.USED, "once a step and piece"),
+    "shape": (hue.SERIES[0], "once a shape: for each graph"),
+    "step": (hue.SERIES[1], "once a step"),
+    "piece": (hue.SERIES[2], "once a step and piece"),
 }
 WIDE, TALL = 20.0, 15.4  # the sheet, in its own units
 

@@ -39,7 +39,7 @@ LIMITS = SchedulerLimits(
     block_size=16,
     max_model_len=2048,
 )
-PREFILL, DECODE, WAITING = hue.PREFILL, hue.DECODE, hue.WAIT
+PREFILL, DECODE, WAITING = hue.PREFILL, hue.DECODE, hue.IDLE
 
 
 def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
@@ -136,7 +136,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], zero_us: float) -> None:
             for start_us, end_us in spans:
                 left, right = (start_us - zero_us) / 1e3, (end_us - zero_us) / 1e3
                 boxes.append([(left, low), (left, low + 0.8), (right, low + 0.8), (right, low)])
-            colour = COLOURS.get(category, (hue.WAIT, ""))[0]
+            colour = COLOURS.get(category, (hue.IDLE, ""))[0]
             axes.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="none"))
     axes.set_title("CPU: orange launches, grey engine, pale waits", pad=4)
     axes.set_yticks([0.4, 1.4], [GPU, CPU], weight="bold")
@@ -186,8 +186,8 @@ MANY = 128  # the batch that the title speaks of
 def throughput(path: Path) -> None:
     """Tokens a second against the requests of a batch, as recorded: of all of them, and of each."""
     servers = (
-        ("vLLM on a B200, graph", hue.FULL, "*", [(batch, 1e3 / ms) for batch, ms in ON_B200]),
-        ("SGLang on an H100, graph", hue.SERIES[4], "o", recorded("cg")),
+        ("vLLM on a B200, graph", hue.SERIES[0], "*", [(batch, 1e3 / ms) for batch, ms in ON_B200]),
+        ("SGLang on an H100, graph", hue.FULL, "o", recorded("cg")),
         ("the same, eager", hue.EAGER, "o", recorded("eager")),
     )
     (_, alone), (_, crowded) = servers[0][3]
@@ -235,7 +235,7 @@ SGLANG_TOKENS = 336  # of a text, halfway from the 128th token after a prompt of
 # ---------------------------------------------------------------- what a further reader adds
 
 KEYS, ROWS, SERVER = "its keys and values", "its rows in the kernels", "the server's work for it"
-APART = {KEYS: hue.ATTENTION, ROWS: hue.PRODUCT, SERVER: hue.LAUNCH, "not taken apart": hue.PART}
+APART = {KEYS: hue.ATTENTION, ROWS: hue.PRODUCT, SERVER: hue.ENGINE, "not taken apart": hue.OTHER}
 
 
 def further_reader(path: Path) -> None:

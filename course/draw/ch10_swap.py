@@ -75,7 +75,7 @@ def crossover(path: Path) -> None:
 def _panel(axes: Axes, model: str) -> None:
     edges = again_pays(model, "PCIe 5.0")
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        axes.axvspan(begin, end, color=hue.PART, alpha=0.6, linewidth=0)
+        axes.axvspan(begin, end, color=hue.PANEL, alpha=0.6, linewidth=0)
     again = cost(model, "PCIe 5.0")
     ms = [again.recompute_us(round(n)) / 1e3 for n in TOKENS]
     axes.plot(TOKENS, ms, color=hue.INK, label="compute again")

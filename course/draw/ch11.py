@@ -40,10 +40,10 @@ class Box:
 
 COLOURS = {
     "host": hue.ENGINE,
-    "copy": hue.WAIT,
+    "copy": hue.IDLE,
     "launch": hue.LAUNCH,
     "graph": hue.CALL,
-    "wait": hue.WAIT,
+    "wait": hue.IDLE,
     "product": hue.PRODUCT,
     "attention": hue.ATTENTION,
     "other": hue.SMALL,
@@ -138,11 +138,11 @@ def tiles(path: Path) -> None:
         each = tile // threads
         for first in range(0, tile, 32 * each):  # a warp
             axes.barh(
-                3.7, 32 * each, left=first, height=0.7, color=hue.ATTENTION, edgecolor=hue.PAPER
+                3.7, 32 * each, left=first, height=0.7, color=hue.SERIES[0], edgecolor=hue.PAPER
             )
             words = f"warp {first // (32 * each)}"
             axes.text(first + 16 * each, 3.7, words, ha="center", va="center")
-        axes.barh(3.7, tile - width, left=width, height=0.7, color=hue.WAIT, alpha=0.8)
+        axes.barh(3.7, tile - width, left=width, height=0.7, color=hue.IDLE, alpha=0.8)
         axes.text(
             0,
             4.15,
@@ -155,7 +155,7 @@ def tiles(path: Path) -> None:
         for thread in range(32):
             wide = tile / 32
             axes.barh(
-                2.2, wide, left=thread * wide, height=0.7, color=hue.ATTENTION, edgecolor=hue.PAPER
+                2.2, wide, left=thread * wide, height=0.7, color=hue.SERIES[0], edgecolor=hue.PAPER
             )
         axes.text(0, 2.65, "warp 0: 32 threads", va="bottom", backgroundcolor=hue.PAPER)
         for left, right in ((0, 0), (tile / 32, tile)):
@@ -163,7 +163,7 @@ def tiles(path: Path) -> None:
         for number in range(each):
             wide = tile / each
             axes.barh(
-                0.7, wide, left=number * wide, height=0.7, color=hue.LAUNCH, edgecolor=hue.PAPER
+                0.7, wide, left=number * wide, height=0.7, color=hue.SERIES[1], edgecolor=hue.PAPER
             )
             axes.text((number + 0.5) * wide, 0.7, f"x[{number}]", ha="center", va="center")
         axes.text(0, 0.25, "thread 0: 8 numbers of 2 bytes, one load of 16 bytes", va="top")

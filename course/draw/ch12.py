@@ -58,8 +58,8 @@ def traffic(path: Path) -> None:
                 score_bytes(shape.num_tokens, n) / 1e6
                 for shape, n in zip(shapes, LENGTHS, strict=True)
             ]
-            axes.plot(LENGTHS, scores, "--", color=hue.WITHOUT, label="the scores")
-            axes.plot(LENGTHS, flash, "-", color=hue.WITH, label="all else")
+            axes.plot(LENGTHS, scores, "--", color=hue.OTHER, label="the scores")
+            axes.plot(LENGTHS, flash, "-", color=hue.MARK, label="all else")
             axes.set_title(name)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
@@ -89,7 +89,9 @@ def online(path: Path) -> None:
             weights = [math.exp(score - largest) for score in SCORES[:seen]]
             total = sum(w * v for w, v in zip(weights, VALUES[:seen], strict=True))
             axes.bar(
-                range(seen), weights, color=[hue.KERNEL, hue.KERNEL, hue.USED, hue.USED][:seen]
+                range(seen),
+                weights,
+                color=[hue.SERIES[0], hue.SERIES[0], hue.SERIES[1], hue.SERIES[1]][:seen],
             )
             for place, weight in enumerate(weights):
                 axes.text(place, weight + 0.02, f"{weight:.2f}", ha="center")
@@ -138,10 +140,9 @@ def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
         axes.add_patch(Rectangle((tile, y), 0.94, 1, facecolor=colour, edgecolor=hue.PAPER))
         if splits > 10 and owner not in (0, splits - 1):
             continue  # two figures do not fit side by side
-        dark = colour not in (hue.PREFILL, hue.NODE, hue.LAUNCH, hue.COPY)
         axes.text(
             tile + 0.47, y + 0.47, str(owner), ha="center", va="center",
-            color=hue.PAPER if dark else hue.INK,
+            color=hue.ink_on(colour),
         )  # fmt: skip
     noun = "1 program" if splits == 1 else f"{splits} programs"
     axes.text(-0.3, y + 0.47, noun, ha="right", va="center")
@@ -149,7 +150,7 @@ def _tiles(axes: Axes, y: float, tiles: int, splits: int) -> None:
 
 def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
     for line, (_, count) in enumerate(rows):
-        axes.barh(-line, count, color=hue.KERNEL if count >= sms / 2 else hue.CALL, height=0.62)
+        axes.barh(-line, count, color=hue.KERNEL if count >= sms / 2 else hue.MARK, height=0.62)
         inside = count >= sms / 2
         axes.text(
             count - 3 if inside else count + 2, -line, str(count), va="center_baseline",

@@ -29,7 +29,7 @@ from mini_engine.validate.points import (
     rows_of,
 )
 
-COLOURS = {"launch": hue.LAUNCH, "wait": hue.WAIT, "kernel": hue.KERNEL}
+COLOURS = {"launch": hue.LAUNCH, "wait": hue.IDLE, "kernel": hue.KERNEL}
 LAUNCHES = 4
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 
@@ -75,8 +75,8 @@ def coordinated_omission(path: Path) -> None:
     ) as figure:
         panels = figure.subplots(2, 1, sharex=True, sharey=True)
         told = (
-            (polite, hue.WITHOUT, "sent when the last answer is there"),
-            (by_plan, hue.WITH, "sent when it is due"),
+            (polite, hue.OTHER, "sent when the last answer is there"),
+            (by_plan, hue.MARK, "sent when it is due"),
         )
         for axes, (seen, colour, name) in zip(panels, told, strict=True):
             axes.plot(range(REQUESTS), seen, color=colour, linewidth=3)
@@ -171,7 +171,7 @@ def held_out(path: Path) -> None:
         axes = figure.subplots()
         ends = [0.5, 100.0]
         axes.fill_between(
-            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PART, lw=0
+            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PANEL, lw=0
         )
         for mode, colour, told in (("NONE", hue.EAGER, "eager"), ("FULL", hue.FULL, "one graph")):
             rows = [row for row in of if row.launched == mode]

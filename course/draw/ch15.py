@@ -110,7 +110,7 @@ def layer_in_a_graph(path: Path) -> None:
             handles=[
                 Patch(color=hue.BYTES, label="moving bytes"),
                 Patch(color=hue.STARTS, label="starting kernels"),
-                Patch(color=hue.WAIT, label="gap or wait"),
+                Patch(color=hue.IDLE, label="gap or wait"),
             ],
             loc="lower left", bbox_to_anchor=(-0.16, 1.3), ncols=3, borderaxespad=0.2,
             columnspacing=0.8, handlelength=0.9, handletextpad=0.3,
@@ -124,7 +124,7 @@ def _in_a_row(axes: Axes, style: str, spec: DeviceSpec) -> float:
         us = kernel_us(op, spec) - spec.kernel_floor_us
         _box(axes, at, spec.kernel_floor_us, 0, hue.STARTS)
         _box(axes, at + spec.kernel_floor_us, us, 0, hue.BYTES)
-        _box(axes, at + spec.kernel_floor_us + us, spec.graph_gap_us, 0, hue.WAIT)
+        _box(axes, at + spec.kernel_floor_us + us, spec.graph_gap_us, 0, hue.IDLE)
         axes.text(at, -0.12 - 0.42 * (place % 2), SHORT[op.name], va="top", size=14)
         at += spec.kernel_floor_us + us + spec.graph_gap_us
     _dress(axes, ["GPU"])
@@ -140,7 +140,7 @@ def _early(axes: Axes) -> None:
         loaded = began + kernel_us(op, OURS) - OURS.kernel_floor_us
         goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
         _box(axes, began, loaded - began, lane, hue.BYTES)
-        _box(axes, loaded, goes_on - loaded, lane, hue.WAIT)
+        _box(axes, loaded, goes_on - loaded, lane, hue.IDLE)
         _box(axes, goes_on, OURS.kernel_floor_us, lane, hue.STARTS)
         axes.plot([goes_on, goes_on], [lane, lane + 1], color=hue.INK, linewidth=3)
         ended = goes_on + OURS.kernel_floor_us

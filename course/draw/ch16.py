@@ -151,10 +151,10 @@ def which_lever(path: Path) -> None:
         for row, (question, lever) in enumerate(QUESTIONS):
             top = -row * ROW
             _box(axes, 0, 4.0, top, question, hue.INK)
-            _box(axes, 4.8, 5.2, top, lever, hue.KERNEL)
+            _box(axes, 4.8, 5.2, top, lever, hue.SERIES[0])
             _arrow(axes, (4.0, top - BOX / 2), (4.8, top - BOX / 2), "yes")
             _arrow(axes, (2.05, top - BOX), (2.05, top - ROW), "no")
-        _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, hue.KERNEL)
+        _box(axes, 0, 10, -len(QUESTIONS) * ROW, LAST, hue.SERIES[0])
 
 
 def _box(axes: Axes, left: float, wide: float, top: float, text: str, colour: str) -> None:

@@ -24,7 +24,7 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
 
 HANDSHAKE_US = 4  # an all-reduce of 4 KB: https://github.com/sgl-project/sglang/pull/2904
-ALL = COLOURS | {"handshakes": hue.USED, "busy": hue.KERNEL}
+ALL = COLOURS | {"handshakes": hue.SERIES[2], "busy": hue.KERNEL}
 NAMES = TOLD | {"handshakes": "handshakes"}
 STRIPES = {
     "busy": {"hatch": "///", "edgecolor": hue.STARTS, "linewidth": 0}

@@ -126,10 +126,10 @@ def ledger(chapter: int, columns: int = 40) -> str:
 def shown(chapter: int) -> dict[str, tuple[str, str]]:
     """Each part that a reader of this chapter can tell, and what it is drawn as: colour, name."""
     if chapter < GPU_SHARE:
-        return dict.fromkeys(PARTS, (hue.WAIT, ""))
+        return dict.fromkeys(PARTS, (hue.IDLE, ""))
     parts = {part: (COLOURS[part], TOLD[part]) for part in PARTS}
     if chapter < TAKEN_APART:
-        parts |= dict.fromkeys(("starts", "bytes"), (hue.BYTES, WORKS))
+        parts |= dict.fromkeys(("starts", "bytes"), (hue.KERNEL, WORKS))
     return parts
 
 
@@ -138,7 +138,7 @@ def draw(chapter: int, path: Path) -> None:
     known = rows_of(chapter)
     parts = shown(chapter)
     names = dict.fromkeys(parts[part] for part in reversed(PARTS))
-    names.pop((hue.WAIT, ""), None)
+    names.pop((hue.IDLE, ""), None)
     newest = [bar for bar in known if bar.chapter == chapter] or known[-1:]
     first, last = known[0], min(known, key=lambda bar: bar.ms)
     title = "One token of Qwen3-0.6B: " + (

@@ -30,6 +30,8 @@ def build(into: Path) -> int:
     figures("00")["00-one-token.svg"](into / "_images/preview.png")  # of a link to the site
     for path in into.rglob("*.map"):  # of furo's own sources, which nobody debugs here
         path.unlink()
+    for path in (into / "_images").glob(f"{64 * '[0-9a-f]'}.svg"):  # of notebooks, now in pages
+        path.unlink()
     return code
 
 

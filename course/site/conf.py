@@ -12,7 +12,9 @@ from textwrap import shorten
 from typing import Any
 
 from latex2mathml.converter import convert
+from sphinx.search.en import SearchEnglish
 
+from course.site.figure import as_html
 from course.site.landing import context as landing_context
 from course.site.layout import command_card
 from course.site.widgets import DATA, state
@@ -44,13 +46,17 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
 html_search_scorer = str(SITE / "scorer.js")
+SearchEnglish.stem = cache(SearchEnglish.stem)  # type: ignore[method-assign]  # once a word, not once a page
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-# Colours by what they mean, as in the figures; those are variables of their own.
+# Colours by what they mean, as in the figures, whose own variables have the code in their names.
 _PAGE = {"page": "paper", "host": "engine"}  # what the site calls them
 _LIGHT = {_PAGE.get(name, name): light for name, (light, _) in hue.LANES.items()}
 _DARK = {_PAGE.get(name, name): dark for name, (_, dark) in hue.LANES.items()}
+for _name, _code_of in hue.meanings().items():
+    if _code_of in hue.DARK and _name not in ("PAPER", "INK"):
+        _LIGHT[_name.lower()], _DARK[_name.lower()] = _code_of, hue.DARK[_code_of]
 _LIGHT |= {f"x{light[1:].lower()}": light for light in hue.DARK}
 _DARK |= {f"x{light[1:].lower()}": dark for light, dark in hue.DARK.items()}
 _FONTS = {
@@ -99,6 +105,7 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
         context["landing"] = _landing(app.confdir)
         body = '<div data-widget="race">'
     if page.startswith("notebooks/"):
+        body = _OF_A_CELL.sub(_inlined(app), body)
         body = body.replace("</h1>", f"</h1>{command_card('make notebooks')}", 1)
     context["body"] = _IMAGE.sub(_sized(Path(app.srcdir)), body)
     first = re.search(r"<p>(?!Source: |<button)(.{40,}?)</p>", body, re.DOTALL)
@@ -118,6 +125,22 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
     if page == "timeline":
         app.add_js_file("timeline.js")
     return "landing.html" if page == "index" else None
+
+
+_OF_A_CELL = re.compile(r'<img [^>]*src="[^"]*_images/([\w-]+\.svg)"[^>]*>')
+
+
+def _inlined(app: Any) -> Callable[[re.Match[str]], str]:
+    """A notebook's figure becomes a part of its page, too: it follows the page's colours."""
+    kept = {name: Path(app.srcdir) / path for path, name in app.builder.images.items()}
+
+    def inline(match: re.Match[str]) -> str:
+        svg = kept[match[1]].read_text()
+        lanes = re.sub(r"<style>.*?</style>", "", svg, flags=re.DOTALL)
+        lanes = lanes.replace("<svg ", '<svg class="lanes" ', 1)
+        return as_html(svg, "", f"f{match[1][:8]}") or lanes[lanes.index("<svg ") :]
+
+    return inline
 
 
 _IMAGE = re.compile(r'(<img [^>]*)src="([^"]*_images/([\w-]+\.png))"')

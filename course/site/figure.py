@@ -17,19 +17,23 @@ ABOVE, BELOW = 4, 10  # points around what is left when title and caption are go
 
 def figure(found: re.Match[str], folder: Path) -> str:
     """`found` has what the document in `folder` says of the picture, and its path."""
-    alt, path = found[1], folder / found[2]
-    svg = path.read_text()
+    path = folder / found[2]
+    return as_html(path.read_text(), found[1], path.stem) or found[0]
+
+
+def as_html(svg: str, alt: str, name: str) -> str:
+    """The figure that the SVG is, of that name on its page, or "" for one of another make."""
     drawn = re.search(r'data-drawn="(\d+) (\d+)"', svg)
     size = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     if drawn is None or size is None:
-        return found[0]
+        return ""
     title, caption = (_between(svg, f"<{name}>", f"</{name}>") for name in ("title", "desc"))
     body = svg[svg.index("</style>") + len("</style>") : svg.rindex("</svg>")]
     for name in ("title", "desc", "patch_1"):  # the last one is the paper
         body = re.sub(rf'<g id="{name}">.*?</g>', "", body, count=1, flags=re.DOTALL)
     named = set(re.findall(r"#([\w-]+)", body))
     body = re.sub(r' id="([\w-]+)"', lambda id: id[0] if id[1] in named else "", body)
-    body = re.sub(r'(?<=[#"])(i\d+)(?=["\)])', rf"{path.stem}-\1", body)
+    body = re.sub(r'(?<=[#"])(i\d+)(?=["\)])', rf"{name}-\1", body)
     body = body.replace(LETTERS, "var(--font-stack)")
     body = body.replace(MONOSPACE, "var(--font-stack--monospace)")
     body = re.sub(r"<g>\s*</g>", "", " ".join(body.split()))
@@ -37,7 +41,7 @@ def figure(found: re.Match[str], folder: Path) -> str:
     kind = "drawn wide" if wide > 600 else "drawn"
     return (
         f'<figure class="{kind}"><svg viewBox="0 {top} {wide:g} {bottom - top}" role="img" '
-        f'aria-label="{escape(alt)}">{body}</svg>'
+        f'aria-label="{escape(alt or title)}">{body}</svg>'
         f"<figcaption><b>{title}</b> {caption}</figcaption></figure>"
     )
 

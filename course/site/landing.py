@@ -7,6 +7,7 @@ points are the published steps of `mini_engine validate`, predicted by a fit wit
 from __future__ import annotations
 
 import re
+import subprocess
 from itertools import groupby
 from math import log10
 from pathlib import Path
@@ -38,7 +39,19 @@ def context(root: Path) -> dict[str, Any]:
         "unseen": f"{median(abs(row.left_out_error or 0.0) for row in rows):.1%}",
         "scatter": scatter(rows),
         "still": still("race"),
+        "clone": clone(root),
     }
+
+
+def clone(root: Path) -> str:
+    """How to get the repository, if git knows where it came from: a line for a shell, or ""."""
+    asked = ["git", "-C", str(root), "remote", "get-url", "origin"]
+    try:
+        url = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+    address = re.fullmatch(r"https://[\w./-]+?/([\w-]+)(\.git)?", url)
+    return f"git clone {url} && cd {address[1]}" if address else ""
 
 
 def scatter(rows: Any) -> str:

@@ -23,6 +23,7 @@ from course.site.figure import figure
 from course.site.path import READING, Chapter, chapters
 from course.site.reference import module_page
 from course.site.stills import answers, still
+from mini_engine.cli import COMMANDS
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import load_spec
@@ -139,6 +140,8 @@ def cards_of(chapter: Chapter) -> str:
     lines = [f"{READING} min to read"]
     lines += [f"[Lab {n}, {m} min](../{page}.md)" for n, (page, m) in chapter.labs.items()]
     lines += [f"[Notebook {n}](../{page}.ipynb)" for n, page in chapter.notebooks.items()]
+    commands = [f"`{name}`" for name, (_, _, of) in COMMANDS.items() if of == chapter.number]
+    lines += [f"Try: {', '.join(commands)}"] if commands else []
     return _as_cards(lines)
 
 

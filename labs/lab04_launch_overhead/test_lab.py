@@ -52,7 +52,9 @@ def cases() -> list[tuple[int, float]]:
 # ---------------------------------------------------------------- launched one by one
 
 
-@pytest.mark.catches("the-earlier-chain", "sum-of-lanes", "ends-with-the-last-launch")
+@pytest.mark.catches(
+    "the-earlier-chain", "sum-of-lanes", "chains-in-a-row", "ends-with-the-last-launch"
+)
 def test_a_step_of_short_kernels_waits_for_the_cpu_and_one_of_long_kernels_for_the_gpu() -> None:
     spec = OURS
     for kernels, kernel_us in ((257, 2.0), (257, 90.0)):
@@ -152,7 +154,10 @@ def test_utilisation_is_not_rounded_however_small_it_is() -> None:
 # ---------------------------------------------------------------- the crossover
 
 
-@pytest.mark.catches("weights-hide-nothing", "crossover-without-gap", "crossover-without-floor")
+@pytest.mark.catches(
+    "weights-hide-nothing", "crossover-without-gap", "crossover-without-floor",
+    "a-floor-hides-nothing",
+)  # fmt: skip
 def test_at_the_crossover_launching_is_hidden_and_one_request_earlier_it_is_not() -> None:
     rng = random.Random(2)
     for _ in range(50):
@@ -167,6 +172,7 @@ def test_at_the_crossover_launching_is_hidden_and_one_request_earlier_it_is_not(
         assert crossover(kernels, base_us, request_us, H200) == smallest
 
 
+@pytest.mark.catches("a-batch-below-one")
 def test_the_crossover_is_a_whole_number_and_never_below_a_batch_of_one() -> None:
     for kernels, base_us, request_us in ((10, 1e9, 1.0), (200, 100.0, 7.0)):
         batch = crossover(kernels, base_us, request_us, H200)

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m labs.lab06_debug_the_graph.incident a          the runner as it was given
     .venv/bin/python -m labs.lab06_debug_the_graph.incident a --mine   yours, as it stands now
+    .venv/bin/python -m labs.lab06_debug_the_graph.incident            the beliefs to choose from
 
-In: the letter of a runner. Out: numbered lines, the same at every run, and the beliefs of which one
-is the author's. Addresses are bytes from the first one on. A line that runs on the GPU shows what
-the integers that it reads hold at that moment:
+In: the letter of a runner. Out: numbered lines, the same at every run. Addresses are bytes from the
+first one on. A line that runs on the GPU shows what the integers that it reads hold at that moment:
 
     kernel    launched by itself             copy      from the host into this address
     node      out of a graph                 upload    into memory taken for it, in this pool
@@ -222,9 +222,13 @@ def loaded(text: str, name: str) -> ModuleType:
 def main(words: Sequence[str] | None = None) -> None:
     """Print the log of one incident."""
     parser = argparse.ArgumentParser(description="the log of an incident, line by line")
-    parser.add_argument("runner", choices=sorted(INCIDENTS))
+    parser.add_argument("runner", nargs="?", choices=sorted(INCIDENTS))
     parser.add_argument("--mine", action="store_true", help="of your file, as it stands now")
     args = parser.parse_args(words)
+    if args.runner is None:
+        print("What did the author believe?")
+        print("\n".join(f"  {id:26} {belief}" for id, belief in BELIEFS.items()))
+        return
     lab, file = lab_number("6"), f"runner_{args.runner}.py"
     text = lab.to_mend()[file]
     if args.mine:
@@ -237,8 +241,10 @@ def main(words: Sequence[str] | None = None) -> None:
             "",
             "What did the author believe, and which is the first line that a right runner",
         ]
-        lines += ["would not have caused? Write both into `diagnosis` of your file."]
-        lines += [f"  {id:26} {belief}" for id, belief in BELIEFS.items()]
+        lines += [
+            "would not have caused? Write both into `diagnosis` of your file. Without a letter"
+        ]
+        lines += ["this program lists the beliefs."]
     print("\n".join(lines))
 
 

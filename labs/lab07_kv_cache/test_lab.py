@@ -139,7 +139,7 @@ def norm(x: np.ndarray, weight: np.ndarray | None, eps: float = TINY.rms_norm_ep
 # ---------------------------------------------------------------- where a token stands
 
 
-@pytest.mark.catches("position-restarts")
+@pytest.mark.catches("position-restarts", "a-step-begins-its-text")
 def test_positions_go_on_where_the_last_step_ended() -> None:
     decode = entry([7] * 6, 5, 1, [9, 4])
     assert listed(token_arrays([decode], 4)["positions"]) == [5]
@@ -147,7 +147,7 @@ def test_positions_go_on_where_the_last_step_ended() -> None:
     assert listed(token_arrays(chunks, 4)["positions"]) == [2, 3, 4, 0, 1]
 
 
-@pytest.mark.catches("slot-is-position")
+@pytest.mark.catches("slot-is-position", "a-step-begins-its-text")
 def test_a_token_goes_into_the_slot_that_its_block_table_says() -> None:
     """Blocks of 4: block 9 is slots 36 to 39, block 4 is slots 16 to 19."""
     whole = entry([7] * 6, 0, 6, [9, 4])

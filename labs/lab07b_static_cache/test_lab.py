@@ -29,6 +29,7 @@ from labs.lab07b_static_cache.static_cache import (
     prompt_step,
 )
 from labs.lab07b_static_cache.static_engine import StaticEngine
+from labs.support.compared import assert_near
 from labs.support.stream_log import logged
 from mini_engine.cuda.attention import HostAttention
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
@@ -136,7 +137,7 @@ def assert_holds(engine: StaticEngine, row: int, text: Sequence[int]) -> None:
     _, keys, values = computed(tuple(text))
     for table, right in ((engine.cache.keys, keys), (engine.cache.values, values)):
         # float32 on both sides, sums in another order
-        torch.testing.assert_close(table[:, row, : len(text)], right, atol=1e-5, rtol=1e-4)
+        assert_near(table[:, row, : len(text)], right, "cache", atol=1e-5, rtol=1e-4)
 
 
 # ---------------------------------------------------------------- prompts
@@ -305,7 +306,7 @@ def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None
     device = graphs().device
     out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)), None)
     right = attended(q, keys, values, mask).float()
-    torch.testing.assert_close(out.cpu(), right, atol=1e-5, rtol=1e-4)
+    assert_near(out.cpu(), right, "attended", atol=1e-5, rtol=1e-4)
 
 
 def test_attention_in_bf16_gives_bf16() -> None:
@@ -318,7 +319,7 @@ def test_attention_in_bf16_gives_bf16() -> None:
     assert out.dtype == torch.bfloat16
     right = attended(q, keys, values, mask)
     # 8 bits of mantissa: scores, weights, values and their sum round once each
-    torch.testing.assert_close(out.cpu().double(), right, atol=0.05, rtol=0.05)
+    assert_near(out.cpu(), right, "attended", atol=0.05, rtol=0.05)
 
 
 @pytest.mark.catches("hides-by-wiping")

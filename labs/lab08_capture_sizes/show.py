@@ -1,6 +1,7 @@
 """Your ladder on the trace that ships with the engine: vLLM's rule, and the best rungs for it."""
 
 from collections import Counter
+from functools import cache
 
 from labs.support.growth import ONE_SIZE
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -10,11 +11,13 @@ from mini_engine.serving.ladder_cost import LadderCosts, size_server
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape
 from mini_engine.step.step_model import StepModel
 
 SEQS, TOKENS = 256, 8192
 SHAPE, SPEC, MODE = named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE"
 COSTS = LadderCosts(SHAPE, SPEC, MODE, SEQS)
+MODEL = StepModel(SHAPE, SPEC)
 
 
 FEW = Counter({1: 40, 3: 30, 5: 20, 9: 6, 14: 3, 30: 1})  # rows of a step -> how many such steps
@@ -46,7 +49,7 @@ def large() -> None:
           f"{own.top} rows; the batch sizes that came most often:")  # fmt: skip
     for rows, count in steps.most_common(5):
         print(f"   {rows:3} rows {count:6,} times, at rung {own.rung(rows)}")
-    print("\nladder         rungs   padded rows         eager  its graphs hold  the rungs")
+    print("\nladder         rungs   padded rows         time lost  eager  graphs hold  the rungs")
     tell("before: one size", CaptureLadder(ONE_SIZE), steps)
     tell("vLLM's rule", own, steps)
     for ladder in best_ladders(steps, 8, top=own.top)[1:]:
@@ -76,8 +79,19 @@ def served(own: CaptureLadder) -> Counter[int]:
 def tell(name: str, ladder: CaptureLadder, steps: Counter[int]) -> None:
     waste, held_mb = ladder.waste(steps), COSTS.of(list(ladder)).memory_bytes / 1e6
     rungs = ", ".join(map(str, ladder)) if len(ladder) < 10 else ""
+    took = sum(count * step_us(rows, ladder.rung(rows)) for rows, count in steps.items())
+    least = sum(count * step_us(rows, rows) for rows, count in steps.items())
     print(f"{name:16}{len(ladder):4}  {waste.padded_rows:12,} {waste.wasted_fraction:7.2%}"
-          f"  {waste.eager_steps:6}  {held_mb:6.0f} MB  {rungs}".rstrip())  # fmt: skip
+          f"  {took / least - 1:8.2%}  {waste.eager_steps:5}  {held_mb:8.0f} MB  {rungs}"
+          .rstrip())  # fmt: skip
+
+
+@cache
+def step_us(rows: int, rung: int | None) -> float:
+    """A decode step of so many requests of 512 tokens, padded to the rung; eager without one."""
+    keys = 512 * rows
+    shape = StepShape(rung or rows, rung or rows, keys, keys, rows)
+    return MODEL.itl_us("full" if rung else "eager", shape)
 
 
 if __name__ == "__main__":

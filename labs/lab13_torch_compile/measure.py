@@ -29,13 +29,12 @@ from labs.lab13_torch_compile.decode_step import Batch, careless_step, draw, rep
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
 from mini_engine.bench.decode_setup import build_setup
-from mini_engine.cli.options import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import load_weights, random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import ModelConfig, named_shape, tiny_shape
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.step.kernels import StepShape, step_ops
 

@@ -176,7 +176,7 @@ def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
         share = NEAR / 100
         axes.fill_between([low, high], [low * (1 - share), high * (1 - share)],
-                          [low * (1 + share), high * (1 + share)], color=hue.PART)  # fmt: skip
+                          [low * (1 + share), high * (1 + share)], color=hue.PANEL)  # fmt: skip
         axes.plot([low, high], [low, high], color=hue.INK, linewidth=1.2)
         for i, (entry, measured) in enumerate(pairs, start=1):
             bars = [[measured - (entry.low or measured)], [(entry.high or measured) - measured]]

@@ -75,21 +75,10 @@ def run_list(args: Namespace, console: Console) -> Done:
     signs = "   ".join(" ".join(words) for state, words in STATES.items() if state in seen)
     passed = sum(where["state"] in PASSED for where in standings)
     console.print(table, f"\n{signs}", holes_so_far(labs, progress), sep="\n")
-    done = [
-        lab.minutes for lab, where in zip(labs, standings, strict=True) if where["state"] in PASSED
-    ]
-    console.print(bar(sum(done), sum(lab.minutes for lab in labs)))
     console.print(f"{passed} of {len(labs)} passed. {workspace.next_step(labs, progress)}")
     if stale := [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]:
         console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
     return Done(standings)
-
-
-def bar(done: int, all_minutes: int, columns: int = 40) -> str:
-    """The minutes of the labs that are passed, of those of all, as a bar with hours."""
-    full = columns * done // all_minutes
-    hours = " of ".join(f"{minutes / 60:.0f} h" for minutes in (done, all_minutes))
-    return f"[green]{'█' * full}[/]{'·' * (columns - full)} {hours}"
 
 
 def run_start(args: Namespace, console: Console) -> Done:
@@ -167,9 +156,9 @@ def run_check(args: Namespace, console: Console) -> Done:
         if args.impl == "mine":
             report = check_mine(lab, progress, hole.number if hole else 0)
         else:
-            texts = lab.texts(args.impl)
-            report = check_texts(lab, texts)
-            report.causes = diagnose(lab, texts, report)
+            texts, server = lab.texts(args.impl), forks(lab)
+            report = check_texts(lab, texts, context=server)
+            report.causes = diagnose(lab, texts, report, context=server)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if args.impl == "mine":
         _beside(report, before, progress, console)
@@ -200,7 +189,7 @@ def check_mine(lab: Lab, progress: Progress, hole: int = 0) -> Report:
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
-    server = forks(heavy="torch" in lab.packages, compiles=lab.compiles)
+    server = forks(lab)
     report = check_files(lab, files, context=server, hole=hole)
     if not hole:
         fresh = workspace.load_progress()  # a hint may have been shown meanwhile

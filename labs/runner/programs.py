@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +55,53 @@ def completed(
 ) -> subprocess.CompletedProcess[str]:
     """The same as a finished process; `how` is what `subprocess.run` takes."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
-        pairs = []
-        for name, text in texts.items():
-            file = Path(folder) / f"{name}.py"
-            file.write_text(text, encoding="utf-8")
-            pairs.append(f"{name}={file}")
+        pairs = [f"{name}={file}" for name, file in _written(texts, folder).items()]
         line = [sys.executable, "-m", "labs.runner.programs", module, ",".join(pairs), *words]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         there = os.environ | {"PYTHONPATH": path} | dict(environment)
         return subprocess.run(line, env=there, text=True, **how)
 
 
+def forked(
+    server: BaseContext, module: str, texts: Texts, environment: Texts, limit_s: float
+) -> str | None:
+    """What the program prints in a fork of this server, which has imported PyTorch already; None
+    if it does not end within `limit_s` seconds."""
+    with tempfile.TemporaryDirectory(prefix="labs-") as folder:
+        said, files = Path(folder) / "said", _written(texts, folder)
+        args = (str(said), module, files, dict(environment))
+        process = server.Process(target=_in_fork, args=args)  # type: ignore[attr-defined]
+        process.start()
+        process.join(limit_s)
+        late = process.is_alive()
+        process.kill()
+        process.join()
+        return None if late else said.read_text(encoding="utf-8")
+
+
+def _in_fork(said: str, module: str, files: dict[str, Path], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.path.insert(0, str(ROOT))
+    sys.stdout = open(said, "w", encoding="utf-8")  # noqa: SIM115  open until the end
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    _run_here(module, files, [])
+
+
+def _written(texts: Texts, folder: str) -> dict[str, Path]:
+    """Module -> a file in the folder with its text."""
+    files = {name: Path(folder) / f"{name}.py" for name in texts}
+    for name, file in files.items():
+        file.write_text(texts[name], encoding="utf-8")
+    return files
+
+
 def _main() -> None:
     module, pairs, *words = sys.argv[1:]
-    files = {
-        name: Path(file) for name, _, file in (p.partition("=") for p in pairs.split(",") if p)
-    }
+    split = (pair.partition("=") for pair in pairs.split(",") if pair)
+    _run_here(module, {name: Path(file) for name, _, file in split}, words)
+
+
+def _run_here(module: str, files: Mapping[str, Path], words: Sequence[str]) -> None:
     substitute(files)
     if os.environ.get("TRITON_INTERPRET") == "1":
         importlib.import_module("labs.support.interpreter").install_bf16_guard()

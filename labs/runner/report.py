@@ -96,16 +96,19 @@ def done(report: Report) -> list[int]:
 
 def _standing(report: Report) -> dict[int, int]:
     """Hole -> 0 if it is done, or the hole that it waits for: a test that fails and also uses a
-    hole that is not done says nothing against one of which others pass. The others are left out."""
+    hole that is not done says nothing against one of which others pass, unless that one raised the
+    error. The others are left out."""
     lab, undone = report.lab, {hole.number for hole in report.open}
     red, tests = {o.test for o in report.failed}, [o.test for o in report.outcomes]
     met = {o.test: number_of(o.todo) for o in report.failed}  # the open hole that it ran into
+    within = {hole.number: hole.writes for hole in lab.holes}
     waits: dict[int, int] = {}
     if report.stopped:
         return {}
     for number in (hole.number for hole in lab.holes if hole.number not in undone):
         own = tests_of(lab, number, tests)
         its_fault = {test for test in own & red if not undone & {*holes_of(lab, test), met[test]}}
+        its_fault |= {o.test for o in report.failed if not o.todo and o.within in within[number]}
         if its_fault:
             undone.add(number)
             continue

@@ -17,7 +17,7 @@ a clock for each stream (Lamport 1978; Mattern 1988).
 
 What it counts as touched is the run of bytes from a tensor's first element to its last, so two
 interleaved views of one tensor count as overlapping. It knows ops that ran: those of a replay, but
-not those that a capture took. On a late device (`late_device.py`) work runs later than it was
+not those that a capture took. On a late device (tests/support) work runs later than it was
 given: no log can be kept there.
 """
 

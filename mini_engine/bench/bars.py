@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mini_engine.bench.evidence import Measurement
-from mini_engine.bench.rows import Point, Row, measured_steps
+from mini_engine.bench.rows import Row, measured_steps
 
 REACHED, MISSED, NOT_MEASURED = "reached", "missed", "not measured"
 GPU, CONTEXT = "H200", 512
@@ -46,7 +46,6 @@ BARS = (
 class Result:
     name: str
     status: str
-    value: float | None  # ms, or times; None where it was not measured
     why: str
 
     def __str__(self) -> str:
@@ -57,26 +56,24 @@ def judged(measurement: Measurement) -> list[Result]:
     """Every bar, in the order of BARS."""
     if measurement.emulated or GPU not in measurement.gpu:
         why = f"the bars are for one {GPU}, this is {measurement.gpu}"
-        return [Result(bar.name, NOT_MEASURED, None, why) for bar in BARS]
-    steps = measured_steps(measurement.figures["rows"])
-    here = {bar: Point(bar.shape, bar.batch, CONTEXT) for bar in BARS}
-    return [_judged(bar, [s for s in steps if s.point == here[bar]]) for bar in BARS]
+        return [Result(bar.name, NOT_MEASURED, why) for bar in BARS]
+    steps = [s for s in measured_steps(measurement.figures["rows"]) if s.context == CONTEXT]
+    return [_judged(bar, [s for s in steps if s.point[:2] == (bar.shape, bar.batch)])
+            for bar in BARS]  # fmt: skip
 
 
 def _judged(bar: Bar, steps: Sequence[Row]) -> Result:
     ours = min((s for s in steps if s.variant in OURS), key=lambda s: s.itl_us, default=None)
     theirs = next((s for s in steps if s.variant == bar.baseline), None)
     if ours is None or (bar.baseline and theirs is None):
-        return Result(bar.name, NOT_MEASURED, None, "measure it: python -m mini_engine bench")
+        return Result(bar.name, NOT_MEASURED, "measure it: python -m mini_engine bench")
     why = f"{ours.variant} {ours.itl_us:,.1f} µs ({ours.itl.low:,.1f} to {ours.itl.high:,.1f})"
     if theirs is None:
-        worst, value = ours.itl.high / 1e3, ours.itl_us / 1e3
-        reached, why = worst <= bar.limit, f"{why}, the bar is {bar.limit:.2f} ms"
-        if bar.stretch is not None and worst <= bar.stretch:
-            why += ", and the stretch is reached"
+        worst_ms, why = ours.itl.high / 1e3, f"{why}, the bar is {bar.limit:.2f} ms"
+        reached = worst_ms <= bar.limit
+        why += ", and the stretch is reached" if worst_ms <= (bar.stretch or 0) else ""
     else:
         reached = theirs.itl.low / ours.itl.high >= bar.limit
-        value = theirs.itl_us / ours.itl_us
         without = f", {theirs.no_graph}" if theirs.no_graph else ""
         why += f", {bar.baseline} {theirs.itl_us:,.1f} µs{without}, the bar is × {bar.limit:g}"
-    return Result(bar.name, REACHED if reached else MISSED, value, why)
+    return Result(bar.name, REACHED if reached else MISSED, why)

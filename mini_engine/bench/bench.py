@@ -28,11 +28,11 @@ from mini_engine.bench.gate import Gate
 from mini_engine.bench.intervals import median_interval, paired_ratio
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
-from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
+from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import Mode, step_time, with_pdl
 
 
@@ -92,6 +92,7 @@ class Bench:
             theirs, ours = (tuple(lap.event_us for lap in one) for one in laps)
             variant.rewind()
             itl = median_interval(ours)
+            spec = self.spec_for(kind.engine)
             stored = setups.stored_in(setup.model.config, kind.few_bits)
             share = setup.model.config.touched_share(setup.batch)
             moved = stored.must_read(setup.batch * setup.context, share)
@@ -104,7 +105,9 @@ class Bench:
                 steps_a_call=variant.steps_a_call,
                 no_graph=f"graphs left out: {skipped}" if skipped and kind.mode == "full" else "",
                 bytes_to_move=moved,
-                predicted_us=predicted_of(variant, kind, setup, self.spec_for(kind.engine)),
+                predicted_us=predicted_us(
+                    variant.ops(spec.ops), variant.steps_a_call, spec, kind.mode, pdl=kind.pdl
+                ),
                 itl_laps_us=ours,
                 anchor_laps_us=theirs,
                 itl=itl,
@@ -131,16 +134,6 @@ def gate_of(
     setup = setups.in_format(setup, few_bits)
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
-
-
-def predicted_of(
-    variant: Variant, kind: VariantKind, setup: DecodeSetup, spec: DeviceSpec
-) -> float:
-    """µs a step: of our own variants by their own ops, of the others by their engine's list."""
-    if isinstance(variant, OursEager) and kind.engine != COMPILED:
-        return predicted_us(variant.ops(), variant.steps_a_call, spec, kind.mode, pdl=kind.pdl)
-    shape = StepShape.decode(setup.batch, setup.context)
-    return predicted_us(step_ops(setup.model.config, shape, spec.ops), 1, spec, kind.mode)
 
 
 def predicted_us(

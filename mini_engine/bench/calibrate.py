@@ -11,7 +11,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from mini_engine.bench.variants import OursEager, no_kernels
 from mini_engine.cuda.generate import no_pdl
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, graphs_for
 from mini_engine.cuda.weights import random_weights
-from mini_engine.model.config import named_shape
+from mini_engine.model.config import tiny_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
@@ -99,13 +99,8 @@ def decoder_op_us(
 ) -> Figure:
     """CPU time of an eager op: the step of a decoder of two layers, so small that no kernel
     outlasts its launch, divided by its ops."""
-    config = replace(
-        named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
-        num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
-        max_position_embeddings=64, eos_token_ids=(),
-    )  # fmt: skip
     with torch.no_grad():
-        weights = random_weights(config, backend.device, dtype, seed=0)
+        weights = random_weights(tiny_shape(), backend.device, dtype, seed=0)
         variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
         ops = len(variant.ops())
         step_us = host_us(backend, variant.step, 1, repeats)

@@ -18,6 +18,7 @@ from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import QUANTS, Weights
 from mini_engine.model.config import ModelConfig
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16
@@ -52,6 +53,11 @@ class Variant:
 
     def feed(self, tokens: Tensor) -> None:
         """Teacher forcing, where a call is a step: the next one is fed these."""
+
+    def ops(self, style: str = "hf56") -> list[OpCost]:
+        """What one call runs, for the simulator: what an engine of this style launches."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.setup.model.config, shape, style)
 
     def release(self) -> None:
         """Give graphs and memory back."""

@@ -237,32 +237,24 @@ class Ours:
     """This engine, asked as the others are. A step ends when its tokens have been read back."""
 
     def __init__(self, job: Job) -> None:
-        import torch
-
         from mini_engine.bench.decode_setup import BLOCK_SIZE
-        from mini_engine.cuda.generate import dtype_for, nearest_backend, runner_of
-        from mini_engine.cuda.weights import load_weights
-        from mini_engine.dispatch.default_ladder import default_capture_sizes
-        from mini_engine.dispatch.dispatcher import GraphDispatcher
+        from mini_engine.cuda.generate import open_engine
         from mini_engine.engine.batch import SchedulerLimits
-        from mini_engine.engine.engine import Engine
         from mini_engine.model.config import ModelConfig
 
-        self.mode = torch.inference_mode()  # of the whole process, which runs nothing else
-        self.mode.__enter__()
-        config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
-        weights = load_weights(config, job.model, backend.device, dtype_for(backend, print))
         limits = SchedulerLimits(
             max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
             num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
         )  # fmt: skip
-        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
-        sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
-        dispatcher = GraphDispatcher(mode, sizes, job.batch)
-        runner = runner_of(weights, limits, dispatcher, backend, 5, print)
-        if runner.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {job.batch}")
-        self.engine, self.tokens = Engine(runner, limits, dispatcher), job.tokens
+        config, mode = (
+            ModelConfig.from_folder(job.model),
+            "NONE" if job.eager else "FULL_DECODE_ONLY",
+        )
+        where = config, Path(job.model), limits, mode, [job.batch], print
+        self.tokens, self.engine = job.tokens, open_engine(*where, sampling=False)
+        captured = job.eager or self.engine.dispatcher.descriptors()
+        if not captured or self.engine.scheduler.limits.num_blocks < limits.num_blocks:
+            raise MemoryError(f"no memory for batch {job.batch}, or to capture it")
 
     def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         from mini_engine.engine.batch import Request

@@ -91,11 +91,11 @@ class Row:
         return found
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str = "a row") -> Row:
-        """A row of a file. ValueError, which begins with `where`, for one of another form."""
-        row = typed(cls, data, where)
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """A row of a file. ValueError for one of another form."""
+        row = typed(cls, data, "a row")
         if row.status == MEASURED and not (row.itl.median > 0 and "passed" in row.gate):
-            raise ValueError(f"{where}: {row.variant}: measured, without a time or a verdict")
+            raise ValueError(f"a row: {row.variant}: measured, without a time or a verdict")
         return row
 
 

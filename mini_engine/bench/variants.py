@@ -54,8 +54,7 @@ class OursEager(Variant):
     def feed(self, tokens: Tensor) -> None:
         self.inputs.input_ids.copy_(tokens)
 
-    def ops(self) -> list[OpCost]:
-        """What one call runs, for the simulator."""
+    def ops(self, style: str = "hf56") -> list[OpCost]:  # noqa: ARG002 (they are its own)
         recorder = OpRecorder()
         with recorder:
             for _ in range(self.steps_a_call):
@@ -96,6 +95,8 @@ class OursGraph(OursEager):
 
 class OursCompiled(OursEager):
     """torch.compile of the whole step of our plain model."""
+
+    ops = Variant.ops  # what a compiler makes of the ops is predicted by its own list
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
         super().__init__(setup)
@@ -138,7 +139,7 @@ class FusedGraph(OursGraph):
         super().__init__(replace(setup, model=model), steps_a_call)
         self.style = f"fused{model.kernels_of(setup.batch)}"
 
-    def ops(self) -> list[OpCost]:
+    def ops(self, style: str = "hf56") -> list[OpCost]:  # noqa: ARG002 (as above)
         """The op list that the kernels of this batch were written to."""
         config, setup = self.model.config, self.setup
         shape = StepShape.decode(setup.batch, setup.context)
@@ -239,9 +240,8 @@ def transformers_model(weights: Weights) -> Any:
 
 def no_transformers(_: GraphBackend) -> str | None:
     """Why they cannot run here, in one line; None where they can."""
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed: pip install 'transformers>=5.17,<6'"
-    return None
+    missing = "transformers is not installed: pip install 'transformers>=5.17,<6'"
+    return None if importlib.util.find_spec("transformers") else missing
 
 
 def no_kernels(backend: GraphBackend) -> str | None:

@@ -36,7 +36,7 @@ from mini_engine.bench.others import NAMES
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
-from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.config import SHAPES, ModelConfig, tiny_shape
 from mini_engine.step.cards import load_sheet, load_spec
 
 HEADS = ("<variant", "<ITL µs (95%)", "<× anchor", "<GB/s", "<of a copy", "<predicted µs")
@@ -94,7 +94,7 @@ def run(args: Args, console: Screen) -> Found:
     if args.against and (names := [word for word in args.shape if not Path(word).is_dir()]):
         raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {names[0]!r}")
     dtype = str(options.dtype_of(backend)).removeprefix("torch.")
-    shapes = {word: options.tiny_shape() if word == "tiny" else options.shape_of(word)
+    shapes = {word: tiny_shape() if word == "tiny" else options.shape_of(word)
               for word in args.shape}  # fmt: skip
     configs = {word: replace(shape, dtype=dtype) for word, shape in shapes.items()}
     measurement, known, path = options.begun("bench", backend, args.typed)

@@ -38,7 +38,10 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
             traceback.print_exc()
         code, words = ending(error)
         if isinstance(error, OSError):
-            _discard_output()
+            try:  # what standard output still holds cannot be written:
+                sys.stdout.flush()
+            except OSError:  # the interpreter is not to try again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if words:
         command = name.partition(" ")[2] or None
         error_json = {"error": {"exit_code": code, "command": command, "message": words}}
@@ -77,11 +80,3 @@ def ending(error: BaseException) -> tuple[int, str]:
 def visible(text: str) -> str:
     """A text without orders to the terminal: what cannot be printed as Python would write it."""
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
-
-
-def _discard_output() -> None:
-    """What standard output still holds cannot be written: the interpreter is not to try again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,6 @@ import argparse
 import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from mini_engine.cli.terminal import two_digits as two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.generation import Speculation
 from mini_engine.files import check_folder, check_out
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.model.config import SHAPES
 from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.server import Server
 from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
@@ -229,15 +228,6 @@ def dtype_of(backend: GraphBackend) -> torch.dtype:
     from mini_engine.cuda.graphs.backend import why_no_bf16
 
     return torch.float16 if why_no_bf16(backend) else torch.bfloat16
-
-
-def tiny_shape() -> ModelConfig:
-    """What the emulator can run in seconds."""
-    return replace(
-        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
-        eos_token_ids=(),
-    )  # fmt: skip
 
 
 def begun(

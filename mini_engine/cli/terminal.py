@@ -49,12 +49,13 @@ LANE = 50  # columns of the longest step
 
 
 class Screen(Console):
-    """A console that leaves long lines to the terminal, and takes nothing in a text for markup, for
-    an emoji or for an order to the terminal."""
+    """A console that breaks lines between words on a terminal and nowhere in a file, and takes
+    nothing in a text for markup, for an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
-        plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+        plain = {"highlight": False, "markup": False, "emoji": False}
         super().__init__(**{**plain, "theme": THEME, **how})
+        self.soft_wrap = not self.is_terminal
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError: rich calls this where it has caught it

@@ -31,11 +31,9 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
-from mini_engine.engine.engine import Completion, Engine, Proposer
+from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import PLAIN, OnToken, Speculation, Tell
-from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
@@ -47,19 +45,14 @@ OLDEST = (8, 0)  # Triton's oldest GPU that is not a matter of luck; we compile 
 
 
 @dataclass(frozen=True)
-class Generation:
-    """What one run of the engine wrote, in the order of the prompts."""
+class Generation(generation.Generation):
+    """What one run of the engine wrote, and what ran."""
 
     model: str
     device: str
-    mode: str
     kernels_per_layer: Kernels  # of a decode step; 0: the plain model
     pdl: bool  # each kernel starts while the one before it drains
     steps_per_replay: int
-    completions: tuple[Completion, ...]
-    texts: tuple[str, ...]
-    report: CaptureReport
-    drafts: Hits  # of speculation
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
@@ -120,8 +113,7 @@ def generate(
 
     def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
         """A runner of this model, with its graphs captured."""
-        sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
-        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+        dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
         runner = runner_of(
             weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
             sampling=sampling.temperature > 0,
@@ -134,48 +126,37 @@ def generate(
             tell(line)
         return runner, report
 
-    proposer: Proposer | None = Ngram() if speculation.num_tokens else None
-    if speculation.draft_model:
-        draft_folder = resolve_model(speculation.draft_model)
-        draft = ModelConfig.from_folder(draft_folder)
-        generation.check_draft(config, draft, requests)
-        draft_weights = load_weights(draft, draft_folder, backend.device, dtype, quant)
-        drafting, _ = captured(draft_weights, replace(limits, num_speculative_tokens=0))
-        proposer = DraftModel(drafting, drafting.dispatcher)
+    def drafting(draft: Path, alone: SchedulerLimits) -> TorchRunner:
+        small = ModelConfig.from_folder(draft)
+        return captured(load_weights(small, draft, backend.device, dtype, quant), alone)[0]
+
+    proposer = generation.proposer_for(speculation, config, requests, limits, drafting)
     load = partial(load_weights, config, folder, backend.device, dtype, quant, ranks)
     runner, report = captured(ranks.together(load) if ranks else load(), limits)
     if steps_per_replay > 1 and not runner.several.captured:
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
-    engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
-    completions = generation.run_all(engine, requests, on_token)
+    done = generation.generated(runner, report, limits, requests, tokenizer, proposer, on_token)
+    layers = kernels_of(runner.model, mode, drafts=proposer is not None)
     return Generation(
-        config.name,
-        str(backend.device),
-        generation.mode_of(runner.dispatcher),
-        kernels_of(runner.model, mode, drafts=proposer is not None),
-        runner.model.pdl,
-        steps_per_replay,
-        completions,
-        tuple(tokenizer.decode(list(c.tokens)) for c in completions),
-        report,
-        engine.scheduler.drafts,
-    )
+        **vars(done), model=config.name, device=str(backend.device), kernels_per_layer=layers,
+        pdl=runner.model.pdl, steps_per_replay=steps_per_replay,
+    )  # fmt: skip
 
 
 @torch.inference_mode()
 def open_engine(
     config: ModelConfig, folder: Path, limits: SchedulerLimits, mode: str,
-    capture_sizes: Sequence[int] | None, tell: Tell,
+    capture_sizes: Sequence[int] | None, tell: Tell, *, sampling: bool = True,
 ) -> Engine:  # fmt: skip
-    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    """An engine for whoever comes, its graphs captured; each request is drawn as it asks for, or
+    without `sampling` all are greedy."""
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
-    sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
-    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     weights = load_weights(config, folder, backend.device, dtype)
-    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=True)
+    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=sampling)
     for line in runner.capture().lines():
         tell(line)
     return Engine(runner, limits, dispatcher)

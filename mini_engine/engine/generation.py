@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.batch import Request, SchedulerLimits
-from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.engine import Completion, Engine, Proposer
+from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
+from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.hub import resolve_model
 from mini_engine.model.tokenizer import Tokenizer
 
 SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
@@ -30,6 +34,17 @@ class Speculation(NamedTuple):
 
 
 PLAIN = Speculation()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one run of the engine wrote, in the order of the prompts."""
+
+    mode: str
+    completions: tuple[Completion, ...]
+    texts: tuple[str, ...]
+    report: CaptureReport
+    drafts: Hits  # of speculation
 
 
 def limits_for(
@@ -107,8 +122,24 @@ def sizes_for(
     return sizes
 
 
-def check_draft(config: ModelConfig, draft: ModelConfig, requests: Sequence[Request]) -> None:
-    """Raises ValueError for a draft model whose tokens are others, or whose context is shorter."""
+def dispatcher_for(
+    mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
+) -> GraphDispatcher:
+    """Over the sizes of `sizes_for`."""
+    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    return GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+
+
+def proposer_for(
+    speculation: Speculation, config: ModelConfig, requests: Sequence[Request],
+    limits: SchedulerLimits, runner_of: Callable[[Path, SchedulerLimits], Any],
+) -> Proposer | None:  # fmt: skip
+    """Who drafts: nobody, n-grams, or the model of another checkpoint, in a runner of its own.
+    Raises ValueError for one whose tokens are others, or whose context is shorter."""
+    if speculation.draft_model is None:
+        return Ngram() if speculation.num_tokens else None
+    folder = resolve_model(speculation.draft_model)
+    draft = ModelConfig.from_folder(folder)
     if draft.vocab_size != config.vocab_size:
         raise ValueError(
             f"draft model {draft.name} has {draft.vocab_size:,} tokens, not {config.vocab_size:,}"
@@ -119,6 +150,8 @@ def check_draft(config: ModelConfig, draft: ModelConfig, requests: Sequence[Requ
             f"draft model {draft.name} has a context of {draft.max_position_embeddings:,} tokens, "
             f"and this takes {longest:,}: ask for less"
         )
+    drafting = runner_of(folder, replace(limits, num_speculative_tokens=0))
+    return DraftModel(drafting, drafting.dispatcher)
 
 
 def mode_of(dispatcher: GraphDispatcher) -> str:
@@ -132,15 +165,20 @@ def mode_of(dispatcher: GraphDispatcher) -> str:
     return dispatcher.mode.name
 
 
-def run_all(
-    engine: Engine, requests: Sequence[Request], on_token: OnToken | None
-) -> tuple[Completion, ...]:
-    """Serve the requests side by side. Completions come in the order of the requests."""
+def generated(
+    runner: Any, report: CaptureReport, limits: SchedulerLimits, requests: Sequence[Request],
+    tokenizer: Tokenizer, proposer: Proposer | None, on_token: OnToken | None,
+) -> Generation:  # fmt: skip
+    """Serve the requests side by side, on a runner whose graphs are captured (`report`)."""
     index = {request.request_id: i for i, request in enumerate(requests)}
 
     def tell(request: Request, token: int) -> None:
         if on_token:
             on_token(index[request.request_id], token)
 
+    engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
     done = engine.run(requests, on_token=tell)
-    return tuple(sorted(done, key=lambda completion: index[completion.request_id]))
+    done.sort(key=lambda completion: index[completion.request_id])
+    texts = tuple(tokenizer.decode(list(completion.tokens)) for completion in done)
+    mode, drafts = mode_of(runner.dispatcher), engine.scheduler.drafts
+    return Generation(mode, tuple(done), texts, report, drafts)

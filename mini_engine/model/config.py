@@ -212,6 +212,15 @@ def named_shape(name: str) -> ModelConfig:
         raise ValueError(f"no shape named {name!r}: use one of {', '.join(SHAPES)}") from None
 
 
+def tiny_shape() -> ModelConfig:
+    """A decoder so small that all it takes is what issues it: a CPU computes it in no time."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
+        eos_token_ids=(),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Ends:
     """What generation_config.json and config.json say of the end of a text."""

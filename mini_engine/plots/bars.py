@@ -17,7 +17,7 @@ from mini_engine.plots.canvas import canvas
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
 RUNS, WAITS = "a kernel runs", "no kernel runs"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
-COLOURS = {RUNS: hue.KERNEL, WAITS: hue.WAIT, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH}
+COLOURS = {RUNS: hue.KERNEL, WAITS: hue.IDLE, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH}
 WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 
 
@@ -44,7 +44,7 @@ def step_bars(
                 ms, colour = us / 1e3, COLOURS[part]
                 axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor=hue.PAPER)
                 if ms > 0.07 * whole_ms:
-                    ink = hue.INK if colour in (hue.LAUNCH, hue.WAIT) else hue.PAPER
+                    ink = hue.ink_on(colour)
                     axes.text(left + ms / 2, y, f"{ms:{form}}", ha="center", va="center", color=ink)
                 left += ms
             axes.text(left + 0.01 * whole_ms, y, f"{left:{form}} ms", va="center", weight="bold")

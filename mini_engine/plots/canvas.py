@@ -34,6 +34,7 @@ from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path as Outline
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
@@ -108,9 +109,17 @@ def canvas(
         if ending == ".png":
             picture = in_few_colours(file)
         if ending == ".svg":
-            drawn = 72 * height * (1 - top), 72 * height * (1 - bottom)
+            drawn = 72 * height * (1 - top), 72 * (height - lowest(figure) / figure.dpi)
             picture = themed(picture.decode(), title, caption, drawn).encode()
         write_whole(path, picture)
+
+
+def lowest(figure: Figure) -> float:
+    """Where panels and legends end, in dots from the lower edge."""
+    legends = [axes.get_legend() for axes in figure.axes]
+    boxes = [axes.get_tightbbox() for axes in figure.axes]
+    boxes += [legend.get_window_extent() for legend in (*legends, *figure.legends) if legend]
+    return min((box.y0 for box in boxes if box is not None), default=0.0)
 
 
 def draw_boxes(
@@ -127,8 +136,15 @@ def draw_boxes(
 
 
 def write_legibly(figure: Figure) -> None:
-    """Ink that stands on a box takes the colour that can be read there."""
+    """Ink that stands on a box takes the colour that can be read there, and words in a light colour
+    that stand on paper become grey."""
     figure.draw_without_rendering()
+    for text in figure.findobj(Text):
+        colour = to_hex(text.get_color()).upper()
+        if colour in hue.DARK and colour not in (hue.INK, hue.PAPER):
+            both = (colour, hue.PAPER), (hue.DARK[colour], hue.DARK[hue.PAPER])
+            if min(hue.contrast(*pair) for pair in both) < 3:
+                text.set_color(hue.SOFT)
     inks = {to_rgb(hue.INK), to_rgb(hue.PAPER)}
     for axes in figure.axes:
         filled = (b for b in axes.patches if b.get_fill() and not isinstance(b, FancyArrowPatch))
@@ -152,6 +168,8 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
     body = re.sub(r"'DejaVu Sans Mono'[^;]*monospace", MONOSPACE, body)
     body = re.sub(r"\s*\n\s*([A-Zz])?\s*", lambda found: found[1] or "\n", body)  # in paths
     body = re.sub(r"<style.*?</style>", "", body)
+    indent = re.compile(r"(<text[^>]*>)( +)")  # which an SVG would leave out
+    body = indent.sub(lambda found: found[1] + len(found[2]) * "\N{NO-BREAK SPACE}", body)
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="(\w*[0-9a-f]{10})"', body))):
         body = body.replace(name, f"i{number}")  # a hash of numbers whose last digits may differ
     values = ["".join(f"--x{light[1:].lower()}:{theme[light]};" for light in hue.DARK)

@@ -15,6 +15,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from mini_engine.plots import hue
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
@@ -32,13 +33,15 @@ text{font:15px system-ui,"DejaVu Sans",sans-serif;fill:$text}.name{font-weight:6
 
 
 @contextmanager
-def shown() -> Iterator[Path]:
-    """A path to draw to; what was drawn appears below the cell."""
-    from IPython.display import Image, display
+def shown(kind: str = "svg") -> Iterator[Path]:
+    """A path to draw to; what was drawn appears below the cell. "png" for thousands of boxes."""
+    from IPython.display import SVG, Image, display
 
     with TemporaryDirectory() as folder:
-        yield Path(folder) / "figure.png"
-        display(Image(filename=str(Path(folder) / "figure.png")))  # type: ignore[no-untyped-call]
+        path = Path(folder) / f"figure.{kind}"
+        yield path
+        picture: Any = SVG if kind == "svg" else Image
+        display(picture(filename=str(path)))  # type: ignore[no-untyped-call]
 
 
 def two_lanes(steps: Mapping[str, Sequence[TraceEvent]]) -> None:

@@ -104,7 +104,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
         ends = [min(values) / 1.3, max(values) * 1.3]
         axes.fill_between(
-            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PART, lw=0
+            ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=hue.PANEL, lw=0
         )
         axes.plot(ends, ends, color=hue.INK, lw=1)
         for shape, (mode, colour) in zip("os^", RUN_TIME_COLOURS.items(), strict=True):
@@ -133,7 +133,7 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
     )
     with canvas(path, (6.9, 10.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
-        axes.axvspan(-0.1, 0.1, color=hue.PART, lw=0)
+        axes.axvspan(-0.1, 0.1, color=hue.PANEL, lw=0)
         axes.axvline(0, color=hue.INK, lw=1)
         for y, one in enumerate(ordered):
             of = [row for row in rows if row.kind == one.name]
@@ -160,8 +160,8 @@ def fleet_costs(
     with canvas(path, (12, 8), title=title, caption=caption) as figure:
         axes = figure.subplots()
         for content, colour, label in (
-            (False, hue.PART, "too few are content"),
-            (True, hue.FULL, "content"),
+            (False, hue.IDLE, "too few are content"),
+            (True, hue.MARK, "content"),
         ):
             some = [point for point in points if point[2] is content]
             x, y = [point[0] for point in some], [point[1] for point in some]

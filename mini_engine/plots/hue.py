@@ -1,59 +1,78 @@
-"""The colours of all figures, by what they mean. Nowhere else stands the code of a colour.
+"""The colours of all figures, widgets and pages, by what they mean. Nowhere else stands the code of
+a colour.
 
-The hues are those of Okabe and Ito, "Color Universal Design" (https://jfly.uni-koeln.de/color/),
-which people with any common kind of colour blindness can tell apart. Orange is the CPU, blue the
-GPU, grey what is neither; a hue that two meanings share never has both in one figure.
+One name, one colour, one meaning. What a step does has the hues of Okabe and Ito, "Color Universal
+Design" (https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness
+can tell apart: orange is the CPU, blue the GPU. Things that have no colour of
+their own, such as four requests or three links, take those of `SERIES` in their order. No two
+colours are alike, by day or in the dark (tests/course/test_course.py says how far apart they are).
 """
 
 from __future__ import annotations
 
 from string import Template
 
-_GREY, _PALE = "#7F7F7F", "#D9D9D9"
-_ORANGE, _VERMILION, _YELLOW = "#E69F00", "#D55E00", "#F0E442"
-_BLUE, _SKY, _GREEN, _PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
+DARK: dict[str, str] = {}  # each colour, where a reader prefers the dark
 
-# What everything stands on and is written in.
-PAPER, INK, SOFT = "#FFFFFF", "#000000", "#505050"
-RULE, PANEL, TINTED = "#E8E8E8", "#F2F2F2", "#E8F1F8"  # grid, an area, an area of the GPU
+
+def _colour(light: str, dark: str) -> str:
+    DARK[light] = dark
+    return light
+
+
+# What everything stands on and is written in; no data has them.
+PAPER, INK = _colour("#FFFFFF", "#101318"), _colour("#000000", "#e6e8eb")
+SOFT, RULE = _colour("#505050", "#a8adb5"), _colour("#E8E8E8", "#2a303a")
+PANEL = _colour("#E3E9ED", "#252e38")  # an area behind others
 ON_LIGHT = "#101010"  # ink on a light hue, in the dark as well
+DARK[ON_LIGHT] = ON_LIGHT
 
 # A step, on its two lanes.
-ENGINE, WAIT, COPY = _GREY, _PALE, _PURPLE
-LAUNCH, CALL = _ORANGE, _VERMILION  # work for one launch; the call itself, or that of a graph
-KERNEL, NODE = _BLUE, _SKY  # launched alone; in a graph
-PRODUCT, ATTENTION, SMALL = _BLUE, _GREEN, _SKY  # kinds of kernels
+ENGINE = _colour("#8B8F98", "#8b919c")  # the CPU's work around a step
+LAUNCH = _colour("#E69F00", "#f0b429")  # the CPU's work for a launch
+CALL = _colour("#D55E00", "#f08a4b")  # the call of the driver, for a kernel or a graph
+COPY = _colour("#CC79A7", "#dd9dbf")  # between host and device
+KERNEL = _colour("#0072B2", "#4aa8e8")  # runs, launched alone
+NODE = _colour("#56B4E9", "#b3e0fa")  # a kernel that runs in a graph
+IDLE = _colour("#D9D9D9", "#39414d")  # nothing: it waits, or is empty
 
-# What its time goes to.
-BYTES, STARTS = _BLUE, _SKY
+# Kernels by their kind.
+PRODUCT = _colour("#4A63C9", "#7388f0")  # of a matrix
+ATTENTION = _colour("#009E73", "#35c39b")
+SMALL = _colour("#AEB7BE", "#c8d0d6")  # all others
 
-# Ways to do it.
-EAGER, PIECEWISE, FULL = _VERMILION, _GREEN, _BLUE
-WITHOUT, WITH = _VERMILION, _BLUE  # the cure that a figure is about
-OWN, COMPILED = _PURPLE, _GREEN  # this engine's, torch.compile's
+# What the time of a kernel goes to.
+BYTES = _colour("#173F7A", "#5580d8")
+STARTS = _colour("#A9D6F2", "#8fb7d6")
+
+# Ways to launch a step.
+EAGER = _colour("#A50F3C", "#ff7f9b")
+PIECEWISE = _colour("#7A8B00", "#bccb4f")
+FULL = _colour("#006D77", "#4fd0d6")
 MODE_COLOURS = {"eager": EAGER, "piecewise": PIECEWISE, "full": FULL}
 
-# Tokens, rows and slots.
-PREFILL, DECODE = _YELLOW, _SKY
-USED, PADDING, EMPTY, GONE = _GREEN, _ORANGE, _PALE, _GREY
+# Rows of a batch.
+PREFILL = _colour("#8C5A2B", "#a8713a")  # tokens of a prompt
+DECODE = _colour("#93C22E", "#86b83a")  # the next token of a request
+PADDING = _colour("#F0E442", "#e6dc55")  # computed for nobody
 
-# What a figure points at; parts of it that stand back; things that have no colour of their own.
-MARK, OTHER, PART = _VERMILION, _GREY, _PALE
-SERIES = (_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _VERMILION, _YELLOW, _GREY)
+# What a figure is about or points at, and what that is held against.
+MARK = _colour("#E3127E", "#ff5fae")
+OTHER = _colour("#A8A08F", "#7a7468")
 
-_DEEP = (_BLUE, _GREY)
-DARK = {  # each colour, where a reader prefers the dark
-    PAPER: "#101318", INK: "#e6e8eb", SOFT: "#a8adb5", RULE: "#2a303a", PANEL: "#1b2028",
-    TINTED: "#162633", ON_LIGHT: ON_LIGHT, _GREY: "#8b919c", _PALE: "#39414d",
-    _ORANGE: "#f0b429", _VERMILION: "#f08a4b", _YELLOW: "#e6dc55", _BLUE: "#4aa8e8",
-    _SKY: "#b3e0fa", _GREEN: "#35c39b", _PURPLE: "#dd9dbf",
-}  # fmt: skip
+SERIES = (
+    _colour("#93A0DE", "#b3b8f2"),
+    _colour("#F29E74", "#f0a986"),
+    _colour("#7FA893", "#8fbfa6"),
+    _colour("#A06A94", "#b77fc0"),
+    _colour("#4F6B73", "#5f8590"),
+)
 
 # Two lanes on a page of the site, in a cell of a notebook and in the README: light, then dark.
 LANES = {
     "text": ("#1f2328", "#f0f6fc"), "soft": ("#59636e", "#9198a1"), "page": ("#fff", "#101318"),
-    "cpu": ("#e69f00", "#f0b429"), "gpu": ("#0072b2", "#4aa8e8"), "host": ("#8b8f98", "#7b8290"),
-    "idle": ("#e6e4de", "#2a303a"),
+    "cpu": (LAUNCH, DARK[LAUNCH]), "gpu": (KERNEL, DARK[KERNEL]), "host": (ENGINE, DARK[ENGINE]),
+    "idle": (IDLE, DARK[IDLE]),
 }  # fmt: skip
 
 
@@ -63,9 +82,26 @@ def lanes_look(css: str) -> str:
     return Template(css).substitute(values | {f"dark_{name}": of[1] for name, of in LANES.items()})
 
 
+def meanings() -> dict[str, str]:
+    """Each name of a colour in capitals, and its code by day; those of `SERIES` are numbered."""
+    named = {name: code for name, code in globals().items() if name.isupper() and name[0] != "_"}
+    named = {name: code for name, code in named.items() if isinstance(code, str)}
+    return named | {f"SERIES_{number}": code for number, code in enumerate(SERIES)}
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2's, of two codes of six digits."""
+    lights = []
+    for code in (one, other):
+        parts = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        linear = [v / 12.92 if v <= 0.04 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        lights.append(0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return max(lights) / min(lights)
+
+
 def ink_on(fill: str) -> str:
     """What can be read on a box of this colour, by day and in the dark."""
-    fill = fill.upper()
-    if fill in (PAPER, PANEL, TINTED, _PALE):
-        return INK
-    return PAPER if fill in _DEEP else ON_LIGHT
+    known = {light.lower(): light for light in DARK}
+    light = known.get(fill.lower(), fill)
+    inks = [INK] if light in (PAPER, PANEL, IDLE) else [PAPER, ON_LIGHT]
+    return max(inks, key=lambda ink: min(contrast(light, ink), contrast(DARK[light], DARK[ink])))

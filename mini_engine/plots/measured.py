@@ -19,18 +19,18 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas, doubling_ticks, log_ticks
 
 STYLES = {
-    "hf-eager": (hue.EAGER, "-", "o"),
-    "hf-reduce-overhead": (hue.EAGER, ":", "H"),
-    "ours-eager": (hue.OWN, "-", "^"),
-    "ours-graph": (hue.OWN, "-.", "D"),
-    "ours-graph-k8": (hue.OWN, ":", "d"),
-    "compile-default": (hue.COMPILED, "-", "<"),
-    "compile-reduce-overhead": (hue.COMPILED, "--", ">"),
-    "compile-max-autotune": (hue.COMPILED, ":", "p"),
-    "graph-9": (hue.SERIES[4], "-", "P"),
-    "graph-5": (hue.FULL, "-", "X"),
-    "graph-5-pdl": (hue.FULL, "--", "*"),
-    "graph-5-pdl-k8": (hue.FULL, ":", "h"),
+    "hf-eager": (hue.SERIES[3], "-", "o"),
+    "hf-reduce-overhead": (hue.SERIES[3], ":", "H"),
+    "ours-eager": (hue.SERIES[0], "-", "^"),
+    "ours-graph": (hue.SERIES[0], "-.", "D"),
+    "ours-graph-k8": (hue.SERIES[0], ":", "d"),
+    "compile-default": (hue.SERIES[1], "-", "<"),
+    "compile-reduce-overhead": (hue.SERIES[1], "--", ">"),
+    "compile-max-autotune": (hue.SERIES[1], ":", "p"),
+    "graph-9": (hue.SERIES[2], "-", "P"),
+    "graph-5": (hue.SERIES[4], "-", "X"),
+    "graph-5-pdl": (hue.SERIES[4], "--", "*"),
+    "graph-5-pdl-k8": (hue.SERIES[4], ":", "h"),
 }
 PLAIN = (hue.INK, "-", "+")  # of any other variant
 

@@ -28,11 +28,10 @@ COLOURS = {  # category: colour and what the legend calls it
     "copy": (hue.COPY, "copy of inputs"),
     "launch": (hue.LAUNCH, "CPU: launch of one kernel"),
     "graph": (hue.CALL, "CPU: launch of a graph"),
-    "wait": (hue.WAIT, "CPU: waits for the GPU"),
+    "wait": (hue.IDLE, "CPU: waits for the GPU"),
     "kernel": (hue.KERNEL, "GPU: kernel launched alone"),
     "node": (hue.NODE, "GPU: kernel in a graph"),
 }
-DARK = (hue.KERNEL, hue.ENGINE, hue.CALL)  # text on these is white
 WIDTH_INCHES, MARGIN_INCHES = 16.0, 1.8  # of the figure, and what of it an axis does not get
 CPU_TALL, GPU_TALL, GPU_ZOOM_TALL, LEGEND_TALL = 0.8, 1.0, 3.1, 1.2  # heights, in lanes ...
 LANE_INCHES = 0.44  # ... of so many inches
@@ -147,12 +146,12 @@ def _zoom(axes: Axes, step: _Step, zero_us: float, zoom_us: float, middle: bool)
         left, right = max(event.start_us, begin_us), min(event.end_us, end_us)
         label, turned = _fit(event, (right - left) / zoom_us * (WIDTH_INCHES - MARGIN_INCHES))
         if label:
-            colour = COLOURS.get(event.category, (hue.WAIT,))[0]
+            colour = COLOURS.get(event.category, (hue.IDLE,))[0]
             height = GPU_ZOOM_TALL / 2 if event.lane == GPU else GPU_ZOOM_TALL + CPU_TALL / 2
             axes.text(
                 (left + right) / 2, height, label, size=POINTS, rotation=90 if turned else 0,
                 ha="center", va="center" if turned else "center_baseline",
-                color=hue.PAPER if colour in DARK else hue.INK, linespacing=0.95,
+                color=hue.ink_on(colour), linespacing=0.95,
             )  # fmt: skip
 
 
@@ -172,7 +171,7 @@ def _lanes(
         for e in (e for e in events if e.category == category):
             (low, high), left, right = heights[e.lane], e.start_us * scale, e.end_us * scale
             polygons.append([(left, low), (left, high), (right, high), (right, low)])
-        colour = COLOURS.get(category, (hue.WAIT,))[0]
+        colour = COLOURS.get(category, (hue.IDLE,))[0]
         draw_boxes(axes, polygons, colour, edge)
 
 

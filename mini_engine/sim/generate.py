@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
-from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
-from mini_engine.engine.engine import Completion, Engine, Proposer
-from mini_engine.engine.prefix_cache import Hits
+from mini_engine.engine.engine import Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.engine.speculation import DraftModel, Ngram
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.clocks import Counters
@@ -33,16 +30,11 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Generation:
-    """What one run of the engine wrote, in the order of the prompts."""
+class Generation(generation.Generation):
+    """What one run of the engine wrote, and what it took."""
 
-    mode: str
-    completions: tuple[Completion, ...]
-    texts: tuple[str, ...]
     counters: Counters  # of serving, without capture
     simulated_us: float
-    report: CaptureReport
-    drafts: Hits  # of speculation
 
 
 def open_checkpoint(folder: Path | str) -> Checkpoint:
@@ -81,8 +73,7 @@ def generate(
 
     def runner_of(model: Checkpoint, limits: SchedulerLimits) -> tuple[SimRunner, CaptureReport]:
         """A runner of this model on the device, with its graphs captured."""
-        sizes = generation.sizes_for(mode, limits, capture_sizes, tell)
-        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
+        dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
         # Tables of RoPE for no more positions than can occur.
         config = replace(model.config, max_position_embeddings=limits.max_model_len)
         drawn = sampling.temperature > 0
@@ -92,27 +83,15 @@ def generate(
             tell(line)
         return runner, report
 
-    proposer: Proposer | None = Ngram() if speculation.num_tokens else None
-    if speculation.draft_model:
-        draft = ModelConfig.from_folder(speculation.draft_model)
-        generation.check_draft(checkpoint.config, draft, requests)
-        drafting, _ = runner_of(
-            open_checkpoint(speculation.draft_model), replace(limits, num_speculative_tokens=0)
-        )
-        proposer = DraftModel(drafting, drafting.dispatcher)
+    proposer = generation.proposer_for(
+        speculation, checkpoint.config, requests, limits,
+        lambda folder, alone: runner_of(open_checkpoint(folder), alone)[0],
+    )  # fmt: skip
     runner, report = runner_of(checkpoint, limits)
     before, began = device.counters.copy(), device.cpu_us
-    engine = Engine(runner, limits, runner.dispatcher, proposer=proposer)
-    completions = generation.run_all(engine, requests, on_token)
-    return Generation(
-        generation.mode_of(runner.dispatcher),
-        completions,
-        tuple(tokenizer.decode(list(c.tokens)) for c in completions),
-        device.counters.since(before),
-        device.cpu_us - began,
-        report,
-        engine.scheduler.drafts,
-    )
+    done = generation.generated(runner, report, limits, requests, tokenizer, proposer, on_token)
+    counters = device.counters.since(before)
+    return Generation(**vars(done), counters=counters, simulated_us=device.cpu_us - began)
 
 
 def open_engine(
@@ -120,9 +99,7 @@ def open_engine(
     capture_sizes: Sequence[int] | None, tell: generation.Tell, spec: DeviceSpec,
 ) -> Engine:  # fmt: skip
     """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
-    dispatcher = GraphDispatcher(
-        mode, generation.sizes_for(mode, limits, capture_sizes, tell), limits.max_num_seqs
-    )
+    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     config = replace(config, max_position_embeddings=limits.max_model_len)
     weights = load_weights(config, folder)
     runner = SimRunner(Device(spec), config, weights, limits, dispatcher, sampling=True)

@@ -25,7 +25,6 @@ def row(variant: str, us: float, batch: int = 1, shape: str = "qwen3-1.7b") -> d
 def test_an_itl_is_held_against_bar_and_stretch(us: float, status: str, stretch: bool) -> None:
     found = results([row("graph-5-pdl", us), row("graph-9", us + 300)])["itl-1.7b"]
     assert found.status == status
-    assert found.value == pytest.approx(us / 1e3, rel=0.02)  # made-up rows have noise of 0.4%
     assert ("stretch" in found.why) is stretch
 
 

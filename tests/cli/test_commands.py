@@ -117,24 +117,44 @@ def test_the_demo_draws_its_steps_on_two_lanes(demo: tuple[dict[str, Any], Path,
         assert int(busy) == round(100 * row["gpu_utilisation"])
 
 
-@pytest.mark.parametrize("command", ["crossover", "trace", "validate", "capacity"])
-def test_a_table_fits_a_terminal_of_80_columns_and_breaks_no_word(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("COLUMNS", "80")
+WORD = re.compile(r"\S*[^\W\d_]{2}\S*")
+
+
+def found_by(*words: str) -> Namespace:
+    """What a command found, with its options, for `shown`."""
+    args = build_parser(words).parse_args(words, Namespace(typed=[*words]))
+    return Namespace(**(vars(args) | load(words[0]).run(args, Screen(quiet=True))))
+
+
+def shown(found: Namespace, columns: int, terminal: bool = False) -> str:
+    """What people see of it, without its colours."""
+    out = io.StringIO()
+    load(found.command).show(found, Screen(file=out, width=columns, force_terminal=terminal))
+    return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+
+
+def check_terminals(found: Namespace) -> None:
+    """At 80 and 120 columns no line is wider, and each word is one that a file gets."""
+    whole = set(WORD.findall(shown(found, 400)))
+    for columns in (80, 120):
+        told = shown(found, columns, terminal=True)
+        assert max(map(len, told.splitlines())) <= columns
+        there = {word for word in WORD.findall(told) if "…" not in word}  # the name of a point
+        assert there <= whole
+        assert len(there) > 0.8 * len(whole)
+
+
+@pytest.mark.parametrize("line", ["crossover --max-batch 2", "trace", "capacity", "explain"])
+def test_no_line_is_wider_than_a_terminal_and_no_word_is_broken(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([command]) == 0
-    screen = capsys.readouterr().out
-    tables = [line.rstrip() for line in screen.splitlines() if line.startswith("  ")]
-    assert max(map(len, tables)) <= 80
-    heads = [line for line in tables if not re.search(r"\d", line)]
-    assert not [
-        line for line in heads if re.search(r"\w-(\s|$)", line)
-    ]  # "ker-" and below it "nels"
-    if command in ("crossover", "trace"):
-        lanes = [line for line in tables if " CPU █" in line or (" GPU " in line and "·" in line)]
-        assert len(lanes) == 2 * (2 if command == "crossover" else 3)
+    found = found_by(*line.split())
+    check_terminals(found)
+    steps = {"crossover": 2, "trace": 3}.get(found.command, 0)
+    for columns in (80, 120):
+        told = shown(found, columns, terminal=True)
+        assert len(re.findall(r" CPU █", told)) == len(re.findall(r" GPU [█·]", told)) == steps
 
 
 def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mini_engine.cli import main
-from tests.cli.test_commands import json_of
+from mini_engine.cli import as_json, main
+from tests.cli.test_commands import check_terminals, found_by, json_of, shown
 from tests.cli.test_refusals import refused
 
 POINT = {
@@ -71,14 +72,13 @@ def test_people_see_a_line_for_each_and_whose_host_it_is(
 
 
 def test_every_shipped_point_is_judged_the_farthest_on_a_screen_and_all_with_all(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert main(["validate", "--out", str(tmp_path)]) == 0
-    short, _ = capsys.readouterr()
-    assert main(["validate", "--all", "--out", str(tmp_path)]) == 0
-    whole, _ = capsys.readouterr()
-    result = json_of(capsys, "validate", "--out", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = found_by("validate")
+    check_terminals(found)
+    short, whole = shown(found, 300), shown(Namespace(**vars(found) | {"all": True}), 300)
+    result = json.loads(json.dumps(vars(found), default=as_json))
     points = result["points"]
     assert (len(points), result["unknown"], len(result["classes"])) == (449, [], 16)
     assert all(one["left_out_ms"] for one in points)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ from tests.support.documents import (
     missing_lines,
     prose,
     run_command,
+    same_figure,
     symbol_source,
 )
 
@@ -139,9 +142,6 @@ DEAR = (  # seconds to draw, so `make slow` does
 )  # fmt: skip
 
 
-NUMBER = re.compile(r'(?<=[\s"(,MLCQ])(-?\d+(?:\.\d+)?)(?=[\s"),MLCQz])')
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -151,11 +151,8 @@ NUMBER = re.compile(r'(?<=[\s"(,MLCQ])(-?\d+(?:\.\d+)?)(?=[\s"),MLCQz])')
 )
 def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path) -> None:
     figures()[name](tmp_path / name)
-    fresh, kept = (NUMBER.split((at / name).read_text()) for at in (tmp_path, KEPT))
-    assert fresh[::2] == kept[::2], f"course/figures/{name} is stale: make figures"
-    # versions of matplotlib measure letters a little differently; the shapes must not move
-    moved = [abs(float(a) - float(b)) for a, b in zip(fresh[1::2], kept[1::2], strict=True)]
-    assert max(moved) < 2, f"course/figures/{name} is stale: make figures"
+    fresh, kept = ((at / name).read_text() for at in (tmp_path, KEPT))
+    assert same_figure(kept, fresh), f"course/figures/{name} is stale: make figures"
 
 
 CODE_OF_A_COLOUR = re.compile(r"""["'(:]#[0-9a-fA-F]{3,6}\b|["'](?:white|black|C\d|tab:\w+)["']""")
@@ -163,28 +160,50 @@ CODE_OF_A_COLOUR = re.compile(r"""["'(:]#[0-9a-fA-F]{3,6}\b|["'](?:white|black|C
 
 def test_the_code_of_a_colour_stands_in_one_module_and_each_box_can_be_read() -> None:
     drawers = [*ROOT.glob("course/draw/*.py"), *ROOT.glob("mini_engine/plots/*.py")]
-    for path in (*drawers, *ROOT.glob("labs/*/*.py")):
+    drawers += [*ROOT.glob("labs/*/*.py"), *ROOT.glob("course/site/*.py")]
+    for path in drawers:
         found = CODE_OF_A_COLOUR.findall(path.read_text())
-        assert bool(found) == (path == Path(hue.__file__)), (path, found)
+        pages = path.name == "conf.py"  # paper, and right and wrong answers
+        assert bool(found) == (path == Path(hue.__file__) or pages), (path, found)
+    for path in (*ROOT.glob("course/site/*/*.css"), *ROOT.glob("course/site/*/*.js")):
+        codes = set(re.findall(r"#[0-9a-fA-F]{3,8}\b(?!\()", path.read_text()))
+        assert codes <= {"#000", "#fff", "#8886"}, path  # what fades, what shines, shadows
     known = {f"x{light[1:].lower()}" for light in hue.DARK}
     for path in KEPT.glob("[0-9]*.svg"):
         body = path.read_text().partition("</style>")[2]
         assert not CODE_OF_A_COLOUR.search(body), path
         assert set(re.findall(r"var\(--(x\w+)\)", body)) <= known, path
-    for fill in set(hue.SERIES) | {hue.PAPER, hue.PANEL, hue.EMPTY}:
+    for fill in set(hue.meanings().values()) - {hue.INK, hue.ON_LIGHT, hue.SOFT, hue.RULE}:
         ink = hue.ink_on(fill)
         for one, other in ((fill, ink), (hue.DARK[fill], hue.DARK[ink])):
-            assert contrast(one, other) >= 3.9, (fill, ink)
+            assert hue.contrast(one, other) >= 3.9, (fill, ink)
 
 
-def contrast(one: str, other: str) -> float:
-    """WCAG's, of two codes."""
-    lights = []
-    for code in (one, other):
-        parts = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
-        linear = [v / 12.92 if v <= 0.04 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        lights.append(0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return max(lights) / min(lights)
+GROUND = {"PAPER", "INK", "ON_LIGHT", "SOFT", "RULE", "PANEL"}  # no data has them
+
+
+def test_no_two_meanings_share_a_colour_by_day_or_in_the_dark() -> None:
+    """Nor nearly: 0.02 is what an eye tells apart side by side (Ottosson, "OKLab", 2020)."""
+    named = hue.meanings()
+    assert len(set(named.values())) == len(named)
+    for scheme in ({light: light for light in hue.DARK}, hue.DARK):
+        places = {name: oklab(scheme[code]) for name, code in named.items()}
+        for one, other in itertools.combinations(places, 2):
+            if {one, other} - GROUND:
+                apart = np.linalg.norm(places[one] - places[other])
+                assert apart >= 0.045, (one, other, scheme[named[one]])
+
+
+def oklab(code: str) -> np.ndarray:
+    """Where a colour stands in a space in which equal steps look equal."""
+    parts = np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]])
+    axes = np.array(
+        [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    )
+    found: np.ndarray = axes @ np.cbrt(cones @ linear)
+    return found
 
 
 def test_every_kept_figure_is_drawn_by_code_and_shown_somewhere() -> None:

@@ -4,6 +4,8 @@ and show pictures, the first of them at once."""
 from __future__ import annotations
 
 import re
+import sys
+from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from notebooks.running import FOLDER, drawn, fresh, spoken
-from tests.support.documents import ROOT
+from notebooks.running import DRAWN, FOLDER, drawn, fresh, spoken
+from tests.support.documents import ROOT, same_figure
+from tests.support.warm_python import warm_python
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
@@ -22,15 +25,21 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 @each_notebook
-def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(path: Path) -> None:
+def test_a_notebook_runs_and_says_and_shows_what_it_is_committed_with(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Predictions are the same everywhere; cells tagged `varies` hold timings."""
+    monkeypatch.setattr(sys, "executable", warm_python())
     book, again = nbformat.read(path, as_version=4), fresh(path)
     kept = dict(spoken(book))
     for cell, said in spoken(again):
         assert said == kept[cell], f"{path.name}, cell {cell}: run `python -m notebooks` again"
     for (cell, old), (_, new) in zip(drawn(book), drawn(again), strict=True):
         stale = f"{path.name}, picture of cell {cell}: run `python -m notebooks` again"
-        one, other = (imread(BytesIO(picture)) for picture in (old, new))
+        if DRAWN in old:
+            assert same_figure(old, new), stale
+            continue
+        one, other = (imread(BytesIO(b64decode(picture))) for picture in (old, new))
         assert one.shape == other.shape, stale
         # A bar moved by a few pixels is 0.001. Letters are drawn by the version of matplotlib.
         assert np.abs(one - other).mean() < 0.0005, stale

@@ -437,7 +437,8 @@ def test_a_softmax_in_tiles_ends_where_numpy_does(site: Path, browser: Any, tile
     opened, _ = page(browser, f"file://{site}/course/12-flash-attention.html")
     widget, state = opened.locator("[data-widget=softmax]"), softmax()
     scores, values = (np.array(state[name]) for name in ("scores", "values"))
-    widget.evaluate(SET_STATE, ["tile", tile])
+    for name, value in (("tile", tile), ("done", 0)):
+        widget.evaluate(SET_STATE, [name, value])
     for upto in [*range(tile, len(scores), tile), len(scores)]:
         widget.locator(".next").press("Enter")
         told = {

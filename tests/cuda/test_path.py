@@ -4,9 +4,6 @@ number of steps a replay."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from mini_engine.cuda.generate import Generation, generate, why_plain  # noqa: E
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
-from tests.support.checkpoint_helpers import write_smallest  # noqa: E402
 from tests.support.torch_helpers import TINY  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,26 +44,6 @@ def test_the_kernels_write_what_the_plain_model_writes_in_every_mode(
     assert done.texts == plain
     assert (done.mode, done.steps_per_replay) == (mode, steps)
     assert bool(done.report.graphs) == (mode != "NONE")
-
-
-def test_the_kernels_themselves_write_it_in_tritons_interpreter(tmp_path: Path) -> None:
-    """In a process of its own: Triton reads TRITON_INTERPRET once. One replay of two steps, and one
-    of the single step that is left."""
-    program = (
-        "from labs.support.interpreter import install_bf16_guard; install_bf16_guard()\n"  # fast
-        "import sys; from mini_engine.cuda.generate import generate\n"
-        "done = generate(sys.argv[1], ['w3'], 'FULL_DECODE_ONLY', max_new_tokens=4,\n"
-        "                steps_per_replay=2)\n"
-        "print(done.kernels_per_layer, done.texts[0])\n"
-    )
-    folder = str(write_smallest(tmp_path))
-    few_programs = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder],
-        cwd=ROOT, env=os.environ | few_programs, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    want = generate(folder, ["w3"], "NONE", max_new_tokens=4, kernels=0, tell=lambda _: None)
-    assert done.stdout.splitlines()[-1] == f"5 {want.texts[0]}"
 
 
 def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from tests.support.torch_helpers import random_folder  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = ["Return the", "def __init__(self", "If the file"]
+SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
 COMMAND = ("generate", "--backend", "cuda", "--prompt", "Return the", "--max-new-tokens")
 # Every mode in one start of the processes, which is what takes long.
@@ -79,10 +80,11 @@ def test_two_ranks_write_the_text_of_one_in_every_mode(kind: str, tmp_path: Path
     folder = SHIPPED if kind == "dense" else mixture(tmp_path)
     (program := tmp_path / "program.py").write_text(PROGRAM, "utf-8")
     words = str(program), str(folder), json.dumps(PROMPTS)
-    written = found(torchrun(2, *words, json.dumps(MODES)))
+    modes = MODES if SLOW else MODES[::3]
+    written = found(torchrun(2, *words, json.dumps(modes)))
     alone = list(generate(folder, PROMPTS, "NONE", max_new_tokens=7, kernels=0).texts)
-    assert [texts for texts, _ in written] == [alone] * len(MODES)
-    assert [graphs > 0 for _, graphs in written] == [False, True, True, True]
+    assert [texts for texts, _ in written] == [alone] * len(modes)
+    assert [graphs > 0 for _, graphs in written] == [mode != "NONE" for mode in modes]
 
 
 @pytest.mark.gpu

@@ -156,10 +156,10 @@ def pool_bytes(runner: TorchRunner) -> int:
 def test_thousands_of_steps_of_joins_and_leaves_write_what_eager_writes(device: str) -> None:
     """Every mode, the kernels (on a CPU their references) and the plain model, blocks of several
     sizes; always next to the plain model without graphs. Ten thousand in `make slow` and on a GPU,
-    a fifth of them in `make test`."""
+    a tenth of them in `make test`."""
     assert sum(steps for *_, steps in LEGS) == 10_000
     for block_size, num_blocks, ways, all_steps in LEGS:
-        steps = all_steps if SLOW or device == "cuda" else all_steps // 5
+        steps = all_steps if SLOW or device == "cuda" else all_steps // 10
         limits = replace(LIMITS, block_size=block_size, num_blocks=num_blocks)
         _, together = long_run(device, torch.float32, ways, steps, limits)
         for one in together.graphs:

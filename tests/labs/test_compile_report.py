@@ -16,9 +16,9 @@ from torch import Tensor  # noqa: E402
 from labs.lab13_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
-from mini_engine.cli.options import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
+from mini_engine.model.config import tiny_shape  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 
 

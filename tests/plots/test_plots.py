@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from matplotlib.figure import Figure
 
 from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
@@ -48,13 +49,22 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
     "crossover": lambda path: plots.itl_curve(CURVE, path),
     "itl_against_batch": lambda path: plots.itl_against_batch(MEASURED, path, ON_A_GPU),
 }
-each_figure = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+
+
+@pytest.fixture(scope="module", params=DRAWINGS.values(), ids=DRAWINGS)
+def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Figure:
+    """Each of them, drawn once."""
+    with pytest.MonkeyPatch.context() as patched:
+        figures = watch(patched)
+        request.param(tmp_path_factory.mktemp("drawn") / "x.png")
+    (figure,) = figures
+    return figure
 
 
 # ---------------------------------------------------------------- of every figure
 
 
-@each_figure
+@pytest.mark.parametrize("draw", [*DRAWINGS.values()][::3], ids=[*DRAWINGS][::3])
 def test_a_figure_is_a_large_png_and_the_same_file_whatever_the_readers_settings(
     draw: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -78,34 +88,24 @@ def test_a_name_is_no_formula_and_may_be_long(name: str, tmp_path: Path) -> None
     assert png_size(tmp_path / "1.png") == (1300, 700)
 
 
-@each_figure
 def test_every_panel_has_a_name_on_its_axes_and_the_title_is_a_sentence_of_words(
-    draw: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drawn: Figure,
 ) -> None:
-    figures = watch(monkeypatch)
-    draw(tmp_path / "x.png")
-    (figure,) = figures
-    title, caption = (text.get_text() for text in figure.texts[:2])
+    title, caption = (text.get_text() for text in drawn.texts[:2])
     assert len(title.split()) > 3
     assert caption
-    drawn = panels(figure)
-    assert drawn[-1].get_xlabel()
-    left = min(axes.get_position().x0 for axes in drawn)
-    for axes in drawn:
+    every = panels(drawn)
+    assert every[-1].get_xlabel()
+    left = min(axes.get_position().x0 for axes in every)
+    for axes in every:
         lanes = [label.get_text() for label in axes.get_yticklabels()] == ["GPU", "CPU"]
         if axes.get_position().x0 < left + 0.01:
             assert lanes or axes.get_ylabel() or not len(axes.get_yticks())  # named bars
 
 
-@each_figure
-def test_words_stay_on_the_page(
-    draw: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    draw(tmp_path / "x.png")
-    (figure,) = figures
-    page = figure.bbox
-    texts = [*figure.texts, *(text for axes in panels(figure) for text in axes.texts)]
+def test_words_stay_on_the_page(drawn: Figure) -> None:
+    page = drawn.bbox
+    texts = [*drawn.texts, *(text for axes in panels(drawn) for text in axes.texts)]
     for text in texts:
         box = text.get_window_extent()
         assert box.x0 >= page.x0, text.get_text()

@@ -117,7 +117,7 @@ def off_by(draws: list[Draw]) -> dict[int, float]:
     }
 
 
-@pytest.mark.parametrize("strange", [None, 0.1, 1.0])
+@pytest.mark.parametrize("strange", [None, 0.1, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_the_distribution_is_that_of_the_model_at_every_place(strange: float | None) -> None:
     draws = some_draws(strange)
     off = off_by(draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from mini_engine.bench.evidence import EMULATED_GPU, Measurement, as_written
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import MEASURED, Row
-from mini_engine.model.config import named_shape
-from mini_engine.step.cards import load_spec
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
 from mini_engine.step.storage import stored_as
@@ -36,12 +37,17 @@ LAWS: dict[str, tuple[str, Any, float]] = {
 PASSED = {"passed": True, "reason": "", "forced": None, "produced": None}
 
 
+@cache
+def on(shape: str) -> tuple[ModelConfig, DeviceSpec]:
+    return named_shape(shape), load_spec("h200", "desktop-2025", "pytorch-loop")
+
+
 def made_up_row(
     variant: str, batch: int, context: int = 512, shape: str = "qwen3-0.6b", *,
     us: float | None = None,
 ) -> InFile:  # fmt: skip
     """A measured row of a file; `us` instead of the law's own time."""
-    config, spec = named_shape(shape), load_spec("h200", "desktop-2025", "pytorch-loop")
+    config, spec = on(shape)
     style, mode, factor = LAWS[variant]
     on_device = replace(spec, host_step_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0)
     ops = step_ops(config, StepShape.decode(batch, context), style)

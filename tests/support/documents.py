@@ -124,3 +124,14 @@ def anchors(text: str) -> set[str]:
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         found.add(slug if slug not in found else f"{slug}-1")
     return found
+
+
+NUMBER = re.compile(r'(?<=[\s"(,MLCQ])(-?\d+(?:\.\d+)?)(?=[\s"),MLCQz])')
+
+
+def same_figure(one: str, other: str) -> bool:
+    """Two SVGs of one figure. Versions of matplotlib measure letters a little differently; the
+    shapes must not move by 2 points."""
+    kept, fresh = NUMBER.split(one), NUMBER.split(other)
+    moved = [abs(float(a) - float(b)) for a, b in zip(kept[1::2], fresh[1::2], strict=False)]
+    return kept[::2] == fresh[::2] and max(moved) < 2

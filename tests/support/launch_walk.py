@@ -24,12 +24,11 @@ from labs.lab15b_cuda_graph_decode import measure as lab15b
 from labs.measuring import kernel_timing
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.variants import OURS, VARIANTS
-from mini_engine.cli.options import tiny_shape
 from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.weights import random_weights
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import ModelConfig, named_shape, tiny_shape
 from tests.support import gpu_cases
 from tests.support.compile_launch import each_value_once, refused
 from tests.support.pretend_gpu import Launch, pretended

@@ -50,8 +50,8 @@ function render({ model, el }) {
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   el.classList.add("race");
   el.innerHTML = `<div class="race-ways"></div>
-    <div class="race-bar"><label>batch <input type="range" min="0">
-      <output></output></label>
+    <div class="race-bar"><b class="race-ask">How many requests at once, until a graph gains little? Drag.</b>
+      <label>batch <input type="range" min="0"> <output></output></label>
       <button type="button" class="pause" aria-pressed="false">pause</button>
       <span class="race-key issue">CPU launches</span><span class="race-key host">engine</span>
       <span class="race-key run">GPU computes</span><span class="race-key idle">waits</span>

@@ -54,7 +54,7 @@ function render({ model, el }) {
         (at === all.length - 1 ? ` All at once it is ${exact.toFixed(4)}: the same.` : "");
     find(".says").className = `says ${at === all.length - 1 ? "good" : ""}`;
   }
-  find(".tile").addEventListener("input", () => { go("done", 0); go("tile", Number(find(".tile").value)); });
+  find(".tile").addEventListener("input", () => { go("done", 1); go("tile", Number(find(".tile").value)); });
   find(".back").addEventListener("click", () => go("done", model.get("done") - 1));
   find(".next").addEventListener("click", () => go("done", model.get("done") + 1));
   for (const name of ["tile", "done"]) model.on(`change:${name}`, draw);

@@ -19,4 +19,4 @@ def softmax() -> dict[str, Any]:
     scores = np.round(rng.normal(1, 1.2, KEYS), 1)
     scores[10] = 5.0  # what all weights before it have to be corrected for
     values = np.round(rng.uniform(0, 50, KEYS))
-    return {"scores": scores.tolist(), "values": values.tolist(), "tile": 4, "done": 0}
+    return {"scores": scores.tolist(), "values": values.tolist(), "tile": 4, "done": 1}

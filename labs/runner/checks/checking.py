@@ -18,9 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -52,6 +50,7 @@ class Outcome:
     where: str = ""
     line: str = ""
     mine: bool = False  # was it raised in the learner's file?
+    within: str = ""  # in which function of it?
     refused: bool = False  # did the engine or the lab raise it on purpose?
     inputs: str = ""
     printed: str = ""
@@ -109,10 +108,7 @@ def check_files(
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    with ThreadPoolExecutor(lab.processes) as each:
-        parts = [(part, lab.processes) for part in range(lab.processes)]
-        ran = each.map(lambda part: _run(lab, files, context, hole=hole, part=part), parts)
-        report = _together(list(ran))
+    report = _run(lab, files, context, hole=hole)
     report.hole = hole
     report.open = [one for one in still_open(lab, files) if hole in (0, one.number)]
     return report
@@ -143,15 +139,6 @@ def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
 
 
 # ---------------------------------------------------------------- parts
-
-
-def _together(reports: list[Report]) -> Report:
-    """One report of a run in several processes, each of which had every n-th test."""
-    whole = next((report for report in reports if report.stopped), reports[0])
-    rows = zip_longest(*[report.outcomes for report in reports])
-    whole.outcomes = [outcome for row in rows for outcome in row if outcome]
-    whole.seconds = max(report.seconds for report in reports)
-    return whole
 
 
 def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **which: Any) -> Report:

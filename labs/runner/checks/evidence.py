@@ -6,6 +6,7 @@ In:  the exception of a failing test. Out: a dictionary for the event that ends 
     asserted, at      the statement of the test that failed, and its line
     where, line       the learner's last line if the learner's code raised, else the test's
     mine, refused     was it raised in the learner's file? on purpose, by the engine or the lab?
+    within            the learner's function that raised it: "GraphRunner.run_at"
     todo              the open hole that was met
     inputs            "kernels=257, spec=h200": what the test held there
     state             the same in more detail: two answers with one mistake agree on it
@@ -71,6 +72,7 @@ def explained(error: BaseException, files: list[str], test_file: str) -> dict[st
         "where": f"{path}:{number}",
         "line": linecache.getline(path, number).strip(),
         "mine": bool(mine),
+        "within": frame.f_code.co_qualname.partition(".<locals>")[0] if mine else "",
         "refused": _refused(inner, files),
     }
     if own and not todo and own[-1][0].f_code.co_name != "<module>":

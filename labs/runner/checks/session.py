@@ -47,10 +47,9 @@ PRINTED = 2000  # characters kept of what the learner prints in one test
 @dataclass(frozen=True)
 class Job:
     """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
-    to this hole, `part` (1, 2) every second of those; `first` ends with the first test that fails;
-    `expected`, test -> the fields of its outcome, keeps these tests, those that shall fail first,
-    and ends at one that comes out otherwise (evidence.same_outcome); after `cpu_s` seconds of CPU
-    time no further test begins."""
+    to this hole; `first` ends with the first test that fails; `expected`, test -> the fields of its
+    outcome, keeps these tests, those that shall fail first, and ends at one that comes out
+    otherwise (evidence.same_outcome); after `cpu_s` seconds of CPU time no further test begins."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -60,7 +59,6 @@ class Job:
     environment: dict[str, str]
     only: str = ""
     hole: int = 0
-    part: tuple[int, int] = (0, 1)
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cpu_s: float = float("inf")
@@ -120,8 +118,6 @@ class Reporter:
             lab = read_lab(Path(self.job.test_file).parent)
             belong = tests_of(lab, self.job.hole, [item.name for item in items])
             items[:] = [item for item in items if item.name in belong]
-        first, step = self.job.part
-        items[:] = items[first::step]
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
             items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")

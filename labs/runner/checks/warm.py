@@ -10,7 +10,10 @@ import multiprocessing
 import os
 import sys
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+
+from labs.runner.cut.catalogue import Lab
 
 NO_COMPILER = "LABS_NO_COMPILER"  # preload.py leaves it out then
 TORCH = "labs.runner.checks.preload"
@@ -22,19 +25,21 @@ def fresh() -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def forks(*, heavy: bool, compiles: bool = True) -> BaseContext:
-    """For many runs of one lab: forks of a server, which has PyTorch if the lab is heavy, and its
-    compiler if it `compiles`, which takes as long again.
+def forks(lab: Lab) -> BaseContext:
+    """For many runs of one lab: forks of a server, which has PyTorch if the lab needs it, and its
+    compiler, which takes as long again, if the lab `compiles`.
 
     On systems where a fork of a process with threads is not safe, processes that begin anew.
     """
     if sys.platform != "linux":
         return fresh()
     server = context()
-    if not compiles:
-        os.environ[NO_COMPILER] = "1"
-    if not heavy:
+    if "torch" not in lab.packages:
         server.set_forkserver_preload([name for name in HEAVY if name != TORCH])
+    if not lab.compiles:
+        os.environ[NO_COMPILER] = "1"
+    forkserver.ensure_running()
+    os.environ.pop(NO_COMPILER, None)
     return server
 
 

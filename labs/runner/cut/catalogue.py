@@ -15,8 +15,8 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     limit_s = 60                      # wall time for all its tests; then they are stopped
     test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
-    processes = 2                     # that share a learner's check, where one is too slow
     packages = ["torch", "triton"]    # besides the core's
+    compiles = true                   # optional: its tests call torch.compile
     environment = { TRITON_INTERPRET = "1" }
     source = ["mini_engine/sim/graphs.py"]
     proves = "One sentence: what passing shows."
@@ -37,7 +37,8 @@ the first of that chapter. Out: a `Lab` with its holes, hints and misconceptions
     new = "buffer = rows"
 
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
-fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it.
+fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it, `real` says at green
+which engine had the fault.
 
 `tests/labs/answers/labNN_name.toml` has another right answer: for each file the bodies of functions
 by their names and, as `also`, what stands beside them.
@@ -50,6 +51,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ class Hole:
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
     calls: tuple[str, ...] = ()  # names by which tests reach it, if not by its own
     mends: tuple[Edit, ...] = ()  # of a broken file: what makes it right
+    real: str = ""  # of a broken file: the engine that had this fault, and what it did; for green
 
     @property
     def todo(self) -> tuple[int, str]:
@@ -124,8 +127,8 @@ class Lab:
     limit_s: float = 60
     test_s: float = 8
     memory_gb: float = 4
-    processes: int = 1
     packages: tuple[str, ...] = ()
+    compiles: bool = False
     after: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -154,11 +157,6 @@ class Lab:
     def of_the_engine(self) -> bool:
         """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
         return any(path.startswith("mini_engine/") for path in self.sources.values())
-
-    @property
-    def compiles(self) -> bool:
-        """Do its tests import PyTorch's compiler, as a custom op or `torch.compile` does?"""
-        return self.number != "14"
 
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
@@ -247,9 +245,10 @@ class Lab:
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
 
-def all_labs() -> list[Lab]:
+@cache
+def all_labs() -> tuple[Lab, ...]:
     """Every lab in the order of study, which is the order of the folders."""
-    return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]*_*/lab.toml"))]
+    return tuple(read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]*_*/lab.toml")))
 
 
 def lab_number(number: str) -> Lab:
@@ -310,7 +309,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     unknown = set(data) - {"name", "mend", "task", "hints", "source", "writes", "removes", "calls",
-                           "edit"}  # fmt: skip
+                           "edit", "real"}  # fmt: skip
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -323,5 +322,5 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     return Hole(
         number, name, data["task"], tuple(data["hints"]), file, broken,
         methods or (() if broken else (name,)), tuple(data.get("removes", ())),
-        tuple(data.get("calls", ())), edits(data.get("edit", ())),
+        tuple(data.get("calls", ())), edits(data.get("edit", ())), data.get("real", ""),
     )  # fmt: skip

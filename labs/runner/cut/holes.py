@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from labs.runner.cut.catalogue import Lab
-from labs.runner.cut.cutter import name_of
+from labs.runner.cut.catalogue import Lab, read_lab
+from labs.runner.cut.cutter import functions, name_of
 
 
 def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
@@ -32,6 +32,26 @@ def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
             else {*(hole.calls or (hole.name.rpartition(".")[2],))} & names
         )
     )
+
+
+def reached_from(lab: Lab, test: str) -> set[int]:
+    """The holes that a test uses, and those that the engine's functions go on to from there."""
+    function = test.partition("[")[0]
+    names = _names_of(lab.folder)
+    test_names = {function: set(_named_by(lab.test_file).get(function, frozenset()))}
+    found = _with_helpers(function, {**names, **test_names})
+    by_name = {hole.number for hole in lab.holes if hole.name.rpartition(".")[2] in found}
+    return by_name | {*holes_of(lab, test)}
+
+
+@cache
+def _names_of(folder: Path) -> dict[str, set[str]]:
+    """Each function of a lab's files, without its class -> every name in it."""
+    names: dict[str, set[str]] = {}
+    for text in read_lab(folder).reference().values():
+        for full_name, node in functions(text).items():
+            names.setdefault(full_name.rpartition(".")[2], set()).update(_names(node))
+    return names
 
 
 def hole_of(lab: Lab, test: str) -> int:

@@ -12,8 +12,10 @@ the learner's own definitions, for a file with two mistakes. It is named only if
 - and, in the learner's file, the engine's definitions in that place change the outcome: the
   learner's own are at fault.
 
-Where none is, one is named for the tests that it fails itself, if the learner fails all of them on
-the same line and with the same values: then there is more to mend than that.
+Where none is, each hole is looked at alone, with the engine's code in all others: of a first check
+with three slips each may be a known one. Else one is named for the tests that it fails itself, if
+the learner fails all of them on the same line and with the same values: then there is more to mend
+than that.
 
 A misspelt name, a wrong type or an exhausted memory is no belief: it is told as what it is.
 """
@@ -25,22 +27,25 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.context import BaseContext
+from threading import Lock
 from typing import Any
 
 from labs.runner.checks.checking import Causes, Outcome, Report, check_texts
 from labs.runner.checks.evidence import ANY, PASSED, same_outcome
 from labs.runner.checks.warm import forks
-from labs.runner.cut.catalogue import Lab, Misconception
+from labs.runner.cut.catalogue import Hole, Lab, Misconception
 from labs.runner.cut.cutter import CutError, changed, parsed, splice
+from labs.runner.cut.holes import holes_of, reached_from
+from labs.runner.cut.migrate import migrate
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
     "RecursionError", "NoTerminal",
 }  # fmt: skip
-TIME_S = 3.0  # of CPU time, for all the wrong answers that one worker tries
+TIME_S = 3.0  # of CPU time, for all the wrong answers that are tried
 WALL_S = 15.0  # for all of them; what has not ended by then is left out
 
 
@@ -53,8 +58,8 @@ def diagnose(
     time_s: float | None = None,
 ) -> Causes:
     """Look for the misconceptions behind the failures of this report on these texts, for `time_s`
-    of CPU time a worker or, if it is None, `TIME_S`; for `WALL_S` at most, if that is longer. If
-    that was too short and nothing is named, `report.unsought` is set."""
+    of CPU time or, if it is None, `TIME_S`; for `WALL_S` at most, if that is longer. If that was
+    too short and nothing is named, `report.unsought` is set."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     report.unsought = False
@@ -62,13 +67,12 @@ def diagnose(
     rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
         return named
-    heavy = "torch" in lab.packages
     cpu_s, at_once = time_s or TIME_S, min(len(rivals), max(2, (os.cpu_count() or 2) // 2))
     until = time.monotonic() + max(cpu_s, WALL_S)
-    context = context or forks(heavy=heavy)
-    trial = _Trial(lab, dict(texts), report, failing, context, until, cpu_s * at_once)
+    context = context or forks(lab)
+    trial = _Trial(lab, dict(texts), report, failing, context, until, [cpu_s])
     with ThreadPoolExecutor(at_once) as workers:
-        for explains in (trial.is_it, trial.explains):
+        for explains in (trial.is_it, trial.is_it_alone, trial.explains):
             for rival, explained in zip(rivals, workers.map(explains, rivals), strict=True):
                 for test in explained:
                     named[test] += (rival.id,)
@@ -100,14 +104,37 @@ class _Trial:
     failing: dict[str, Outcome]
     context: BaseContext
     until: float  # on the monotonic clock
-    cpu_s: float  # CPU time that is left; each run takes its own from it
+    cpu_s: list[float]  # CPU time that is left; each run takes its own from it
+    hole: int = 0  # where the engine's code stands in all the others
+    parts: dict[int, _Trial | None] = field(default_factory=dict)  # hole -> `alone`
+    lock: Lock = field(default_factory=Lock)  # of `parts`
 
     def is_it(self, rival: Misconception) -> tuple[str, ...]:
         """All failing tests, if the wrong answer itself comes out of all tests as the learner's
-        files do; else none. A private name that differs from the engine's is no hindrance here."""
-        if self.left_s <= 0 or self.report.open:
+        files do; else none. A private name that differs from the engine's is no hindrance here. Not
+        tried is one that a passing test catches, or whose hole some failing test does not use."""
+        if self.left_s <= 0 or self.report.open or _passed(self.report, rival):
+            return ()
+        its = {hole.number for hole in self._holes_of(rival)}
+        if (
+            its
+            and not self.hole
+            and not all(its & reached_from(self.lab, test) for test in self.failing)
+        ):
             return ()
         return tuple(self.failing) if self._fails_as(self.lab.wrong(rival.id), rival) else ()
+
+    def _holes_of(self, rival: Misconception) -> list[Hole]:
+        """Those that a wrong answer fills differently."""
+        places = {edit.place for edit in rival.edits}
+        return [
+            hole for hole in self.lab.holes if places & {*hole.writes, *hole.removes, hole.file}
+        ]
+
+    @property
+    def used(self) -> set[int]:
+        """The holes that failing tests use."""
+        return {number for test in self.failing for number in holes_of(self.lab, test)}
 
     def holds(self, rival: Misconception) -> tuple[str, ...]:
         """The tests that the wrong answer fails, if the learner's files fail each of them in the
@@ -144,6 +171,34 @@ class _Trial:
         if not same and not self._fails_as(wrong, rival):
             return ()
         return tuple(self.failing) if whole else self._mended_by(cured)
+
+    def is_it_alone(self, rival: Misconception) -> tuple[str, ...]:
+        """The failing tests that the wrong answer fails as the learner's code of its hole alone
+        does, if several holes are in doubt or some are open: then one mistake hides another."""
+        used, opened = self.used, self.report.open
+        doubted = [hole for hole in self.lab.holes if hole.number in used and hole not in opened]
+        named = set[str]()
+        for hole in self._holes_of(rival) if len(doubted) > 1 or opened else ():
+            if hole in doubted and not hole.broken and (alone := self.alone(hole)):
+                named.update(alone.is_it(rival))
+        return tuple(test for test in self.failing if test in named)
+
+    def alone(self, hole: Hole) -> _Trial | None:
+        """The same of the engine's files with the learner's code in this one hole, and what that
+        code uses; None where nothing fails, or there is no time."""
+        with self.lock:
+            if hole.number not in self.parts:
+                self.parts[hole.number] = self._alone(hole) if self.left_s > 0 else None
+            return self.parts[hole.number]
+
+    def _alone(self, hole: Hole) -> _Trial | None:
+        names = [one for one in self.lab.definitions() if one[0] == hole]
+        texts = migrate(self.lab.cut((hole,)), self.texts, names).texts
+        report = self._run(texts, dict.fromkeys([o.test for o in self.report.outcomes], ANY))
+        failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
+        if report.stopped or not failing:
+            return None
+        return replace(self, texts=texts, report=report, failing=failing, hole=hole.number)
 
     def _wrong_and_cured(self, rival: Misconception) -> tuple[dict[str, str], dict[str, str]]:
         """The learner's texts with the definitions of a wrong answer, and with the engine's there.
@@ -186,13 +241,13 @@ class _Trial:
         wall_s = max(0.1, self.until - time.monotonic())
         lab = replace(self.lab, limit_s=min(self.lab.limit_s, wall_s))
         run = check_texts(lab, texts, expected=expected, cpu_s=self.left_s, context=self.context)
-        self.cpu_s -= run.cpu_s
+        self.cpu_s[0] -= run.cpu_s
         return run
 
     @property
     def left_s(self) -> float:
         """Seconds of CPU time that are left; none if there is no time on the clock."""
-        return self.cpu_s if time.monotonic() < self.until else 0.0
+        return self.cpu_s[0] if time.monotonic() < self.until else 0.0
 
 
 def _passed(report: Report, rival: Misconception) -> int:

@@ -105,13 +105,12 @@ class GraphRunner:
     def _warm_up(self, rung: int, stream: Stream) -> None:
         """`forward(rung)` once, eagerly, on `stream`: libraries load and allocate here, not later.
 
-        `stream` first waits for the current one, which may still be writing the static inputs;
-        then the current one waits for `stream`, and the host for both.
+        `stream` first waits for the current one, which may still be writing the static inputs. In
+        the end the host waits for both.
         """
         stream.wait_stream(self.backend.current_stream())
         with self.backend.stream(stream):
             self.forward(rung)
-        self.backend.current_stream().wait_stream(stream)
         self.backend.synchronize()
 
     def _record(self, rung: int, stream: Stream) -> Pieces:

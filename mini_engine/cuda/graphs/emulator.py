@@ -47,7 +47,7 @@ from mini_engine.cuda.graphs.tape import (
 
 
 class Queue:
-    """The device's work, in order. It is done at once (labs/support/late_device.py: some time)."""
+    """The device's work, in order. It is done at once (tests/support/late_device.py: some time)."""
 
     def give(self, work: Callable[[], object]) -> None:
         work()

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from labs.support.late_device import late_device
 from labs.support.loading import allocate, give_back, host_zeros
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
 from mini_engine.cuda.graphs.tape import MODES, CaptureError, underway
+from tests.support.late_device import late_device
 
 GRAPHS = graphs_for("cpu")
 DEVICE, SIDE = torch.ones(4), emulator.Stream()

@@ -19,7 +19,9 @@ from labs.runner import doctor, reward, workspace
 from labs.runner.checks import checking
 from labs.runner.checks.checking import Outcome, Report
 from labs.runner.cli import COMMANDS
-from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
+from labs.runner.cut.catalogue import PATH, Lab, all_labs, lab_number, read_lab
+from labs.runner.report import show_report
+from labs.runner.workspace import Progress
 from tests.labs.conftest import Say
 from tests.support.documents import ROOT
 
@@ -91,6 +93,68 @@ def test_a_red_check_shows_what_the_code_does_beside_what_is_right(say: Say) -> 
     assert yours != right
 
 
+def test_what_is_right_is_held_back_until_a_hole_is_done_and_stands_beside_what_is_wrong() -> None:
+    mine, right = "one\n2\n", "one\ntwo\nthree\n"
+    told = [line for mark, line in reward.differing(mine, right, earned=False)]
+    assert told == ["2"]
+    told = [line for mark, line in reward.differing(mine, right, earned=True)]
+    assert told == ["2", "two"], "what comes after it is not shown"
+
+
+def test_an_error_that_a_hole_raises_is_its_own_whatever_else_the_test_uses(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Hole 2 is red, and a test that uses 2 and 4 fails as well."""
+    lab, told = lab_number("5"), []
+    for within in ("GraphRunner.capture", "GraphRunner.run_at"):
+        outcomes = [
+            Outcome("test_a_recording_holds_one_forward_that_has_not_run", "passed"),
+            Outcome("test_a_rung_without_memory_is_dropped", "failed"),
+            Outcome("test_whoever_names_a_rung_gets_that_one", "passed"),
+            Outcome("test_a_step_waits_for_nothing", "failed", mine=True, within=within),
+        ]
+        show_report(
+            Report(lab, outcomes), Console(), whose="mine", every=False, progress=Progress()
+        )
+        told.append(capfd.readouterr().out)
+    elsewhere, in_hole_4 = told
+    assert "GraphRunner.run_at waits for hole 2" in " ".join(elsewhere.split())
+    assert "waits for hole 2" not in in_hole_4
+
+
+@pytest.mark.usefixtures("home")
+def test_at_the_end_of_the_short_path_stand_its_cuts_the_score_and_the_next_question(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in PATH:
+        lab = lab_number(number)
+        for file, path in workspace.my_files(lab).items():
+            workspace.write(path, lab.reference()[file])
+    monkeypatch.setattr(workspace, "solved", lambda lab, _: lab.number in PATH)
+    reward.at_green(lab_number("8"), workspace.load_progress(), first=True, console=Console())
+    told = capfd.readouterr().out
+    assert "The short path is done." in told
+    cut_ms = [float(found) for found in re.findall(r"^ *([\d.]+) ms █", told, re.M)]
+    assert len(cut_ms) == 4
+    assert cut_ms == sorted(cut_ms, reverse=True), "each lab cuts the step further"
+    assert "0 predictions" in told
+    assert "mini_engine explain" in told
+
+
+def test_what_a_lab_with_pytorch_shows_is_the_same_out_of_a_fork() -> None:
+    pytest.importorskip("torch")
+    program = (
+        "from labs.runner import reward\n"
+        "from labs.runner.cut.catalogue import lab_number\n"
+        "lab, reward.LIMIT_S = lab_number('7b'), 120.0\n"
+        "fresh = reward.printed(f'labs.{lab.name}.show', [], {}, lab.environment)\n"
+        "print(len(fresh) > 500, reward.shown_by(lab, {}) == fresh)\n"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "True True\n", done.stderr
+
+
 def test_what_is_right_of_a_file_to_mend_is_what_the_mended_one_does(
     say: Say, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,7 +167,8 @@ def test_what_is_right_of_a_file_to_mend_is_what_the_mended_one_does(
             found = re.findall(r'return "[a-z-]+", \d+', lab.reference()[file])
             given = lab.to_mend()[file]
             path.write_text(given.replace('return "the id of a belief", 0', *found))
-    reward.at_red(Report(lab, [Outcome("test_of_runner_c", "failed")]), Console())
+    outcomes = [Outcome("test_runner_a_hears", "passed"), Outcome("test_runner_c_serves", "failed")]
+    reward.at_red(Report(lab, outcomes), Console())
     seen = capfd.readouterr().out
     assert re.search(r"^  yours +c  error", seen, re.M)
     assert re.search(r"^  right +c  answers", seen, re.M)

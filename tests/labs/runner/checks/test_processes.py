@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labs.runner.checks.checking import Outcome, Report, check_files
-from labs.runner.cut.catalogue import Lab, all_labs, lab_number
+from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
 
 LAB = lab_number("4")
 ENGINE = LAB.reference()["launch_model.py"]
@@ -118,3 +119,21 @@ def test_a_failure_shows_its_statement_its_values_and_what_was_printed(tmp_path:
     assert outcome.asserted == "assert utilisation(300, 2.0, 1200.0) == pytest.approx(0.5)"
     assert "0.25 == 0.5" in outcome.message
     assert outcome.printed == "asked for 300\n"
+
+
+def test_a_server_without_the_compiler_never_imports_it() -> None:
+    """The first call of a function that PyTorch keeps from Dynamo would, and take a second."""
+    pytest.importorskip("torch")
+    program = (
+        "import labs.runner.checks.preload, sys, torch\n"
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "class Seen(TorchDispatchMode):\n"
+        "    def __torch_dispatch__(self, op, types, args=(), kwargs=None): return op(*args)\n"
+        "with Seen(): print(float(torch.ones(2).sum()), 'torch._dynamo' in sys.modules)\n"
+    )
+    found = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+                       env=os.environ | without).stdout.split()
+        for without in ({"LABS_NO_COMPILER": "1"}, {})
+    ]  # fmt: skip
+    assert found == [["2.0", "False"], ["2.0", "True"]]

@@ -79,7 +79,14 @@ def test_a_mutant_is_the_file_with_one_function_changed() -> None:
         assert "# a comment" in mutant.text or "sizes[" in mutant.change.partition("=>")[0]
 
 
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+@pytest.mark.parametrize(
+    "lab",
+    [
+        pytest.param(lab, marks=[pytest.mark.slow] if "torch" in lab.packages else [])
+        for lab in LABS
+    ],
+    ids=lambda lab: lab.name,
+)
 def test_two_mistakes_never_share_a_name_and_entries_name_some_that_exist(lab: Lab) -> None:
     found = all_mutants(lab)
     named = [(mutant.file, mutant.hole, mutant.change) for mutant in found]
