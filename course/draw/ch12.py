@@ -113,22 +113,18 @@ def split(path: Path) -> None:
 
     config, sms = named_shape("qwen3-0.6b"), load_spec("h200").sm_count
     kv_heads, tiles = config.num_kv_heads, CONTEXT // TILE
-    splits = {n: num_splits(n, 1, kv_heads, 2 * sms) for n in (CONTEXT, 4096)}
+    splits = num_splits(CONTEXT, 1, kv_heads, 2 * sms)
     rows = [
         (f"{config.num_heads} query heads", config.num_heads),
         (f"{kv_heads} KV heads", kv_heads),
-        (f"… in {splits[CONTEXT]} splits", kv_heads * splits[CONTEXT]),
-        (f"… in {splits[4096]} splits", kv_heads * splits[4096]),
+        (f"… in {splits} splits", kv_heads * splits),
     ]
-    query, shared, parts, _ = (count for _, count in rows)
+    query, shared, parts = (count for _, count in rows)
     title = f"One query fills {shared} to {query} of {sms} SMs; split, it fills {parts}"
-    caption = (
-        f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200. {splits[4096]} "
-        "splits: for contexts up to 4,096."
-    )
-    with canvas(path, (6.9, 7.16), title=title, caption=caption) as figure:
-        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
-        for line, count in enumerate((1, 4, splits[CONTEXT])):
+    caption = f"Qwen3-0.6B, one request, {CONTEXT} keys in tiles of {TILE}, on an H200."
+    with canvas(path, (6.9, 6.56), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1, 0.9])
+        for line, count in enumerate((1, 4, splits)):
             _tiles(above, -1.5 * line, tiles, count)
         above.set_title(f"who takes which of a head's {tiles} tiles")
         above.set_xlim(-3.6, tiles + 0.2)
@@ -163,6 +159,7 @@ def _programs(axes: Axes, rows: list[tuple[str, int]], sms: int) -> None:
     axes.axvline(sms, color=hue.INK, linewidth=1.5, linestyle="--")
     axes.text(sms + 3, 0, f"{sms} SMs on the card", va="center")
     axes.set_yticks([-line for line in range(len(rows))], [name for name, _ in rows])
+    axes.set_xlim(0, 225)
     axes.set_ylim(-len(rows) + 0.5, 0.6)
     axes.set_xlabel("programs that can run side by side")
     axes.grid(visible=False, axis="y")

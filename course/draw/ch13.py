@@ -20,7 +20,7 @@ WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and c
     ("both", "torch-compile", "full"),
 )
 # µs of the CPU: https://github.com/meta-pytorch/tritonbench/pull/1017, and a plain operation
-CALL_US, FUSED_US, PLAIN_US = 37.5, 6.8, 10.6
+CALL_US, FUSED_US, PLAIN_US = 37, 7, 10.6
 CALLS, OR_CALLS = 29, (1, 116)  # of compiled code in a step: cut at attention; whole, each stretch
 SHOWN = {  # the kinds of `lanes`, fewer
     "graph": "launch", "copy": "wait", "host": "launch", "product": "other", "attention": "other"

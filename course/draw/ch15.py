@@ -17,8 +17,9 @@ from course.draw.ledger import COLOURS as PART_COLOURS
 from course.draw.ledger import TOLD, bars, floor_us
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
+from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import step_parts
-from mini_engine.step.run import kernel_us
+from mini_engine.step.run import kernel_us, with_pdl
 
 # https://github.com/pegainfer-project/kern/pull/1: what was fused, ms a token before and after
 LADDER = (
@@ -84,24 +85,27 @@ def layer_in_a_graph(path: Path) -> None:
     """Nine kernels, five kernels, and the five with early starts, on one axis."""
     title = "One layer: nine kernels, five, and five that come in early"
     caption = (
-        "The upper two predicted, at one price of a start. The third is a drawing of the idea, "
-        "not to scale."
+        "The upper three predicted. The lowest is a drawing of how early starts save time, not to "
+        "scale."
     )
-    with canvas(path, (6.9, 8.76), title=title, caption=caption) as figure:
-        rows = figure.subplots(3, 1, height_ratios=[1, 1, 2.2])
+    early = with_pdl(OURS)
+    ways = (("nine", "fused9", OURS), ("five", "fused5", OURS), ("five, early", "fused5", early))
+    with canvas(path, (6.9, 10.36), title=title, caption=caption) as figure:
+        rows = figure.subplots(4, 1, height_ratios=[1, 1, 1, 2.2])
         right_us = 0.0
-        for axes, words, style in zip(rows, ("nine", "five"), ("fused9", "fused5"), strict=False):
-            end_us = _in_a_row(axes, style)
-            axes.set_title(f"{words} kernels: {end_us:.0f} µs", pad=4)
+        for axes, (words, style, spec) in zip(rows, ways, strict=False):
+            end_us = _in_a_row(axes, style, spec)
+            axes.set_title(f"{words}: {end_us:.0f} µs", pad=4)
             right_us = max(right_us, end_us)
-        _early(rows[2])
-        rows[2].set_title("five that load before they wait (an idea, on no scale)", pad=4)
-        for axes in rows[:2]:
+        _early(rows[3])
+        rows[3].set_title("five that load before they wait (an idea, on no scale)", pad=9)
+        for axes in rows[:3]:
             axes.set_xlim(0, right_us)
-        rows[0].tick_params(axis="x", labelbottom=False)
-        rows[1].set_xlabel("µs since the layer began")
-        rows[2].set_xlim(0, 22)
-        rows[2].set_xticks([])
+        for axes in rows[:2]:
+            axes.tick_params(axis="x", labelbottom=False)
+        rows[2].set_xlabel("µs since the layer began")
+        rows[3].set_xlim(0, 22)
+        rows[3].set_xticks([])
         rows[0].legend(
             handles=[
                 Patch(color=hue.BYTES, label="moving bytes"),
@@ -113,16 +117,16 @@ def layer_in_a_graph(path: Path) -> None:
         )  # fmt: skip
 
 
-def _in_a_row(axes: Axes, style: str) -> float:
+def _in_a_row(axes: Axes, style: str, spec: DeviceSpec) -> float:
     """A layer, each kernel after the one before has ended. Returns its length."""
     at = 0.0
     for place, op in enumerate(step_parts(CONFIG, DECODE, style).layer):
-        us = kernel_us(op, OURS) - OURS.kernel_floor_us
-        _box(axes, at, OURS.kernel_floor_us, 0, hue.STARTS)
-        _box(axes, at + OURS.kernel_floor_us, us, 0, hue.BYTES)
-        _box(axes, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, hue.IDLE)
+        us = kernel_us(op, spec) - spec.kernel_floor_us
+        _box(axes, at, spec.kernel_floor_us, 0, hue.STARTS)
+        _box(axes, at + spec.kernel_floor_us, us, 0, hue.BYTES)
+        _box(axes, at + spec.kernel_floor_us + us, spec.graph_gap_us, 0, hue.IDLE)
         axes.text(at, -0.12 - 0.42 * (place % 2), SHORT[op.name], va="top", size=14)
-        at += OURS.kernel_floor_us + us + OURS.graph_gap_us
+        at += spec.kernel_floor_us + us + spec.graph_gap_us
     _dress(axes, ["GPU"])
     axes.set_ylim(-1.1, 1)
     return at

@@ -1,11 +1,12 @@
 """The figures of chapter 16: what a graph saved for others, which lever to pull, other bars.
 
 In:  the pairs of published points that differ in nothing but the launch, eager and as one graph.
-Out: three SVGs.
+Out: four SVGs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas, percent_ticks
 from mini_engine.step.cards import load_spec
-from mini_engine.validate.points import SHIPPED_POINTS, Sheets, pairs, read_points, rows_of
+from mini_engine.validate.points import SHIPPED_POINTS, Pair, Sheets, pairs, read_points, rows_of
 
 
 def saved_by_a_graph(path: Path) -> None:
@@ -30,22 +31,29 @@ def saved_by_a_graph(path: Path) -> None:
         if (pair.slow.launched, pair.fast.launched) == ("NONE", "FULL")
     ]
     graph_ms, saved, eager_ms = np.array(steps).T
-    quick = eager_ms < 15
+    quick, waited = eager_ms < SLOW_MS, saved >= WAITED
     title = "What a graph saves shrinks\nas the GPU's work nears the CPU's"
     caption = (
         f"Recorded by others: {len(steps)} pairs of steps, eager and as one graph, each on one "
-        "card and host. Colour: an eager step below or above 15 ms. Lines: the later clock wins."
+        f"card and host. Colour: an eager step below or above {SLOW_MS} ms. Curves: the later "
+        "clock wins; the CPU's is the median of the eager steps that a graph made a tenth shorter."
     )
     with canvas(path, (6.9, 6.76), title=title, caption=caption) as figure:
         axes = figure.subplots()
         left_ms = np.geomspace(1.2, 26)
-        for cpu_ms, colour, x, y in (
-            (9, hue.SERIES[0], 1.5, 0.55),
-            (22, hue.SERIES[1], 10.3, 0.62),
+        for group, colour, x, y in (
+            (quick, hue.SERIES[0], 1.25, 0.3),
+            (~quick, hue.SERIES[1], 10.3, 0.62),
         ):
+            cpu_ms = float(np.median(eager_ms[group & waited]))
             rule = 1 - left_ms / np.maximum(left_ms, cpu_ms)
             axes.plot(left_ms, rule, color=colour, zorder=1)
-            axes.text(x, y, f"{cpu_ms} ms of Python", color=colour, weight="bold", size=14)
+            axes.text(x, y, f"{cpu_ms:.2g} ms of Python", color=colour, weight="bold", size=14)
+        token = min(range(len(steps)), key=lambda n: steps[n][0])  # of chapter 0
+        axes.annotate(
+            "the token\nof chapter 0", (graph_ms[token], saved[token] - 0.015), (1.25, 0.5),
+            size=14, arrowprops={"arrowstyle": "-|>", "color": hue.INK},
+        )  # fmt: skip
         for of, colour in ((quick, hue.SERIES[0]), (~quick, hue.SERIES[1])):
             axes.plot(graph_ms[of], saved[of], "o", color=colour, markersize=7, alpha=0.7)
         axes.set_xscale("log")
@@ -55,6 +63,60 @@ def saved_by_a_graph(path: Path) -> None:
         axes.set_ylabel("saved of the eager step")
         axes.set_ylim(-0.1, 1)
         percent_ticks(axes)
+
+
+# ---------------------------------------------------------------- what a layer costs
+
+# a row: engine and card, a part of the host's name, what is printed
+HOSTS = (
+    ("SGLang eager", "h100", "yiconrain", "SGLang, H100,\n0.6B to 8B"),
+    ("SGLang eager", "h100", "pull/1401", "SGLang, another\nH100, 8B"),
+    ("vLLM eager", "h100", "pull/10058", "vLLM, H100,\n8B"),
+    ("plain PyTorch eager loop", "rtx5090", "", "plain PyTorch,\nRTX 5090, 0.6B"),
+    ("vLLM eager", "a100", "", "vLLM, two A100\nhosts, 7B and 8B"),
+    ("nano-vllm eager", "rtx5090", "", "nano-vllm,\nRTX 5090, 4B"),
+    ("nano-vllm eager", "rtx3090", "", "nano-vllm,\nRTX 3090, 0.6B"),
+)
+SLOW_US = 450  # a layer, between the groups
+SLOW_MS, WAITED = (
+    15,
+    0.1,
+)  # an eager step is slow from here on; a graph saves this if the GPU waited
+
+
+def us_a_layer(found: Iterable[Pair]) -> dict[str, list[float]]:
+    """Of each row of `HOSTS`: the eager steps during which the GPU waited, µs by layers."""
+    whole = [one for one in found if (one.slow.launched, one.fast.launched) == ("NONE", "FULL")]
+    waited = [one.slow.point for one in whole if 1 - 1 / one.measured >= WAITED]
+    return {
+        told: [
+            1e3 * step.itl_ms / named_shape(step.model).num_layers
+            for step in waited
+            if step.cls == cls and step.card.startswith(card) and part in step.host
+        ]
+        for cls, card, part, told in HOSTS
+    }
+
+
+def layers(path: Path) -> None:
+    """Recorded: a strip of points for each engine and host."""
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    found = us_a_layer(pairs(rows_of(points, sheets)))
+    title = "An eager step costs its layers\ntimes what the host asks for one"
+    caption = (
+        f"Recorded by others: the {sum(map(len, found.values()))} eager steps of the last figure "
+        "of which a graph saved at least a tenth. Colours as there."
+    )
+    with canvas(path, (6.9, 6.36), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        for row, us in enumerate(found.values()):
+            colour = hue.SERIES[int(min(us) > SLOW_US)]
+            axes.plot(us, [row] * len(us), "o", color=colour, markersize=9, alpha=0.6)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1040)
+        axes.set_xlabel("eager step by layers (µs a layer)")
 
 
 # ---------------------------------------------------------------- which lever
@@ -149,6 +211,7 @@ def other_bars(path: Path) -> None:
 
 FIGURES = {
     "16-saved-by-a-graph.svg": saved_by_a_graph,
+    "16-us-a-layer.svg": layers,
     "16-which-lever.svg": which_lever,
     "16-other-bars.svg": other_bars,
 }

@@ -23,7 +23,7 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
+from mini_engine.step.run import Mode, around, kernel_us, launched, step_time, with_pdl
 from mini_engine.step.storage import stored_as
 
 COURSE = Path(__file__).parent.parent
@@ -66,13 +66,15 @@ def parts_us(
     quant: str = "bf16",
     shape: StepShape = DECODE,
 ) -> dict[str, float]:
-    """`steps` steps of an engine in one launch, taken apart: µs per token."""
+    """`steps` steps of an engine in one launch, taken apart: µs per token. A start includes the
+    gap before its kernel, so the GPU waits for orders only as long as the CPU is late."""
     ops = step_ops(config, shape, spec.ops, stored_as(config, quant)) * steps
     engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
     bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
-    starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (
-        mode == "full"
-    )
+    works = launched(ops, spec, mode)
+    gaps_us = sum(work.gpu_us - work.busy_us for work in works)  # in graphs, and between works
+    gaps_us += (len(works) - 1) * spec.stream_gap_us
+    starts_us = len(ops) * spec.kernel_floor_us + gaps_us
     waits_us = step_time(ops, spec, mode).itl_us - engine_us - bytes_us - starts_us
     every = (engine_us, waits_us, starts_us, bytes_us)
     return {part: us / steps for part, us in zip(PARTS, every, strict=True)}

@@ -12,6 +12,11 @@ from pathlib import Path
 
 from mini_engine.plots.canvas import LETTERS, MONOSPACE
 
+SHORTER = (  # the same in half the letters: pictures of lanes have thousands of rectangles
+    (r"M ?(\S+) (\S+)L(\S+) \2L\3 (\S+)L\1 \4z", r"M\1 \2H\3V\4H\1z"),
+    (r"M ?(\S+) (\S+)L\1 (\S+)L(\S+) \3L\4 \2z", r"M\1 \2V\3H\4V\2z"),
+    (r' transform="rotate\(-?0 [^"]*"', ""),
+)
 ABOVE, BELOW = 4, 10  # points around what is left when title and caption are gone
 
 
@@ -37,6 +42,8 @@ def as_html(svg: str, alt: str, name: str) -> str:
     body = body.replace(LETTERS, "var(--font-stack)")
     body = body.replace(MONOSPACE, "var(--font-stack--monospace)")
     body = re.sub(r"<g>\s*</g>", "", " ".join(body.split()))
+    for long, short in SHORTER:
+        body = re.sub(long, short, body)
     top, bottom, wide = int(drawn[1]) - ABOVE, int(drawn[2]) + BELOW, float(size[1])
     kind = "drawn wide" if wide > 600 else "drawn"
     return (

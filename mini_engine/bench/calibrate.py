@@ -42,13 +42,11 @@ class Sizes:
     busy_cycles: int  # a dummy that lasts longer than a launch takes
 
 
-ON_A_GPU = Sizes(12, 1 << 29, 8192, (1, 64, 256, 1024), 400, 40_000)
-EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
-
-
 def sizes_for(backend: GraphBackend) -> Sizes:
     """How much to measure here."""
-    return EMULATED if backend.emulated else ON_A_GPU
+    if backend.emulated:
+        return Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
+    return Sizes(12, 1 << 29, 8192, (1, 64, 256, 1024), 400, 40_000)
 
 
 def measure(
@@ -94,9 +92,7 @@ def _median(samples: Sequence[float] | np.ndarray) -> Figure:
     return asdict(median_interval(list(samples)))
 
 
-def decoder_op_us(
-    backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
-) -> Figure:
+def decoder_op_us(backend: GraphBackend, repeats: int, dtype: torch.dtype) -> Figure:
     """CPU time of an eager op: the step of a decoder of two layers, so small that no kernel
     outlasts its launch, divided by its ops."""
     with torch.no_grad():

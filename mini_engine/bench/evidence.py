@@ -81,10 +81,8 @@ def load_evidence(path: Path) -> Measurement:
     """A measurement of a real GPU. ValueError for an emulated one, and as in `read_measurement`."""
     measurement = read_measurement(path)
     if measurement.emulated or measurement.gpu == EMULATED_GPU:
-        raise ValueError(
-            f"{path}: the CPU emulator wrote it, so it is no evidence: measure on a GPU with "
-            f"`{measurement.command}`"
-        )
+        why = "the CPU emulator wrote it, so it is no evidence"
+        raise ValueError(f"{path}: {why}: measure on a GPU with `{measurement.command}`")
     return measurement
 
 

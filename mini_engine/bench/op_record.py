@@ -54,9 +54,8 @@ def _tensors(values: Any) -> list[Tensor]:
 def _written(func: Any, given: list[Tensor], out: list[Tensor], args: Any) -> list[Tensor]:
     """What the op wrote: the arguments that its schema says it writes, or results in new memory."""
     writes = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-    mutated = [x for x, write in zip(args, writes, strict=False) if write]
     if any(writes):
-        return _tensors(mutated) or out
+        return _tensors([x for x, write in zip(args, writes, strict=False) if write]) or out
     known = {tensor.untyped_storage()._cdata for tensor in given}
     return [tensor for tensor in out if tensor.untyped_storage()._cdata not in known]
 

@@ -246,10 +246,8 @@ class Ours:
             max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
             num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
         )  # fmt: skip
-        config, mode = (
-            ModelConfig.from_folder(job.model),
-            "NONE" if job.eager else "FULL_DECODE_ONLY",
-        )
+        config = ModelConfig.from_folder(job.model)
+        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
         where = config, Path(job.model), limits, mode, [job.batch], print
         self.tokens, self.engine = job.tokens, open_engine(*where, sampling=False)
         captured = job.eager or self.engine.dispatcher.descriptors()

@@ -41,7 +41,7 @@ COLUMNS: Columns = {
     "kernels": "{0[kernels]:,}", "launches": "{0[launches]:,}",
     "CPU\nms": "{0[cpu_us]:ms}", "GPU\nms": "{0[gpu_us]:ms}", "ITL\nms": "{0[itl_us]:ms}",
     "80%\nwithin": lambda row: options.ends(row["low_us"], row["high_us"], 1e-3, "–"),
-    "GPU\nbusy": "{0[gpu_utilisation]:.0%}",     "pays\nafter": "{0[pays_after_replays]:,}",
+    "GPU\nbusy": "{0[gpu_utilisation]:.0%}", "pays\nafter": "{0[pays_after_replays]:,}",
 }  # fmt: skip
 SHARED = "prompt shape spec batch"
 OPTIONS: options.Rows = {"--out DIR": (options.out_folder, "out", "for the files")}

@@ -48,8 +48,6 @@ LINES = (  # what must be there for it, a line's name, what it says
      "{best.saved_us:s} s, {best.saved_share:.2%} of the busy time"),
     ("best", "  its rungs", "{sizes}"),
 )  # fmt: skip
-
-
 SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
     "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),

@@ -195,7 +195,7 @@ def test_clocks_are_raised_before_a_kernel_of_a_few_us_is_timed(
     backend = graphs_for("cpu")
     dummy = calibrate.dummy_kernel(backend)
     if what == "graph gap":
-        list(calibrate._graph_figures(backend, calibrate.EMULATED, dummy, 1.0))
+        list(calibrate._graph_figures(backend, calibrate.sizes_for(backend), dummy, 1.0))
         timed = ["spin", "device_us"]  # for each size of graph, and then two differences
         assert order == [*timed * 3, *timed, "device_us", *timed, *timed]
     else:

@@ -199,7 +199,7 @@ def test_a_copied_command_has_no_prompt(site: Path, browser: Any) -> None:
 
 def test_the_site_is_light(site: Path) -> None:
     """On disk, and a chapter as it travels: what is text is compressed by any server."""
-    assert sum(path.stat().st_size for path in site.rglob("*.*")) <= 12 * 2**20
+    assert sum(path.stat().st_size for path in site.rglob("*.*")) <= 12_000_000
     for path in site.glob("course/[0-9]*.html"):
         text = path.read_text()
         loads = set(re.findall(r'<(?:link|script|img)[^>]+(?:href|src)="([^"?#]+\.\w+)', text))
