@@ -26,7 +26,7 @@ TOGETHER = {  # file -> unit of work
     "tests/sim/test_speculation.py": "drawn texts with drafts",  # whose probabilities it keeps
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
-    "tests/bench/test_stages.py::test_a_rehearsal_runs_every_stage",
+    "tests/bench/test_stages.py::test_a_rehearsal_runs_its_stages",
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",

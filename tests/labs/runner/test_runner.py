@@ -141,6 +141,7 @@ def test_at_the_end_of_the_short_path_stand_its_cuts_the_score_and_the_next_ques
     assert "mini_engine explain" in told
 
 
+@pytest.mark.slow
 def test_what_a_lab_with_pytorch_shows_is_the_same_out_of_a_fork() -> None:
     pytest.importorskip("torch")
     program = (
