@@ -175,8 +175,8 @@ def last_four(path: Path) -> None:
     last = bars()[-4:]
     title = f"From {last[0].ms:.1f} to {last[-1].ms:.2g} ms: mostly fewer and earlier starts"
     caption = (
-        "Predicted, as in the ledger: the same bars on a longer scale. Line: the floor. Hatched: an "
-        "upper limit, the most that early starts were seen to save."
+        "Predicted, as in the ledger: the same bars on a longer scale. Line: the floor. Hatched: "
+        "an upper limit, the most that early starts were seen to save."
     )
     with canvas(path, (6.9, 6.1), title=title, caption=caption) as figure:
         axes = figure.subplots()
