@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from labs.runner.cut.catalogue import Lab, read_lab
-from labs.runner.cut.cutter import functions, name_of
+from labs.runner.cut.cutter import functions, name_of, parsed
 
 
 def holes_of(lab: Lab, test: str) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def tests_of(lab: Lab, hole: int, tests: Iterable[str]) -> set[str]:
 def _named_by(test_file: Path) -> dict[str, frozenset[str]]:
     """Each definition of the test file -> every name in it and in the helpers that it uses."""
     names: dict[str, set[str]] = {}
-    for node in ast.parse(test_file.read_text(encoding="utf-8")).body:
+    for node in parsed(test_file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             for method in _methods(node):  # of whichever class: a test uses it if it names it
                 names.setdefault(method.name, set()).update(_names(method))
