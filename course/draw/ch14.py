@@ -109,7 +109,7 @@ def four_stopwatches(path: Path) -> None:
     with canvas(
         path,
         (6.9, 9.36),
-        title="Four stopwatches, four answers:\nonly one is what a caller waits",
+        title="Four stopwatches, four answers,\neach to a question of its own",
         caption="Predicted: four launches and a synchronisation, as in chapter 1. The CPU "
         "notices the end 10 µs late.",
     ) as figure:

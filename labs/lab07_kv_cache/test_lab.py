@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-import tracemalloc
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
+from labs.support.counting import lines_run, peak_bytes
 from labs.support.inputs import agree, frozen, random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import (
@@ -396,29 +395,11 @@ def test_pairs_of_a_long_prompt_are_more_than_32_bits_hold() -> None:
 def test_pairs_of_many_requests_take_as_many_lines_of_python_as_those_of_few() -> None:
     def count(requests: int) -> int:
         lens = [(1, 9)] * requests
-        pairs(*lens)  # once before: the first call may have something to import
         numbers = [frozen(np.array(column, np.int32)) for column in zip(*lens, strict=True)]
         return lines_run(lambda: k.attention_pairs(*numbers))
 
     few, many = count(requests=2), count(requests=300)
     assert many == few, "lines of Python that ran for 300 requests, and for 2"
-
-
-def lines_run(call: Callable[[], object]) -> int:
-    """How many lines and calls of Python this takes, in whatever file."""
-    seen, before = 0, sys.gettrace()
-
-    def trace(*_: object) -> Any:
-        nonlocal seen
-        seen += 1
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return seen
 
 
 # ---------------------------------------------------------------- out of the cache
@@ -497,7 +478,7 @@ def test_no_more_is_copied_than_the_blocks_that_the_context_reaches_into() -> No
     cache = frozen(np.zeros((8, 16, 2, 8), F32))  # a block of 16 tokens is 1,024 bytes
     table = frozen(np.array([5, 3, 1, 2, *[0] * 4000], np.int32))  # so wide for one long context
     # four blocks are 4,096 bytes; a few copies of them, and lists of indices, are some 20,000
-    peak = peak_bytes(cache, table, 60)
+    peak = peak_bytes(partial(k._context_rows, cache, table, 60))
     assert peak < 100_000, "a row of the table is 4,004 entries, 4 MB of blocks"
 
 
@@ -508,21 +489,10 @@ def test_a_context_that_ends_with_its_block_does_not_reach_into_the_next() -> No
     table = frozen(np.array([2, 3, 1, 0], np.int32))
     for blocks in (1, 2):
         held, n = frozen(np.where(np.arange(4) < blocks, table, 0)), 16 * blocks
-        less = peak_bytes(cache, held, n - 1)
-        full = peak_bytes(cache, table, n)
+        less = peak_bytes(partial(k._context_rows, cache, held, n - 1))
+        full = peak_bytes(partial(k._context_rows, cache, table, n))
         # a copy of rows grows by a row, some 6%; another block is 50% or more
         assert full < 1.25 * less, f"bytes for {n} tokens, and for {n - 1} with no block ahead"
-
-
-def peak_bytes(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> int:
-    """The most memory that gathering these rows takes at once."""
-    k._context_rows(cache, blocks, context_len)  # the first call may have something to import
-    tracemalloc.start()
-    try:
-        k._context_rows(cache, blocks, context_len)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.catches("does-not-see-itself", "a-position-is-a-count")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from labs.lab12_flash_attention.other_ways import attend_plain, attend_split, combine
+from labs.support.counting import peak_bytes
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request
@@ -285,17 +285,6 @@ def test_a_walk_takes_memory_for_a_tile_and_not_for_the_row() -> None:
     tiles = [slice(start, start + 8) for start in range(0, 4096, 8)]
     small = peak_bytes(lambda: walk(q, keys, values, tiles)) < 512 * 1024
     assert small, "a walk over 512 tiles took half as much memory as a whole row, or more"
-
-
-def peak_bytes(act: Callable[[], object]) -> int:
-    """What `act` had allocated at most, beyond what there was before."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        act()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- which tiles

@@ -25,27 +25,14 @@ from labs.lab13b_compile_backend.marker import ATTEND
 from labs.lab13b_compile_backend.passes import ADD_RMS_NORM, add_rms_norm_pass
 from labs.lab13b_compile_backend.pieces import Step
 from labs.lab13b_compile_backend.split import parts_of, split
+from labs.support.tiny import TINY
 from mini_engine.cuda.attention import HostAttention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import random_weights
-from mini_engine.model.config import named_shape
 
-EPS, HIDDEN = 2e-2, 16  # so large that a norm with another epsilon is seen to be another
-CPU = torch.device("cpu")
-TINY = replace(
-    named_shape("qwen3-0.6b"),
-    name="tiny",
-    hidden_size=HIDDEN,
-    intermediate_size=24,
-    num_layers=1,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    vocab_size=37,
-    max_position_embeddings=32,
-    eos_token_ids=(),
-)
+EPS = 2e-2  # so large that a norm with another epsilon is seen to be another
+CPU, ONE_LAYER, HIDDEN = torch.device("cpu"), replace(TINY, num_layers=1), TINY.hidden_size
 
 
 def rows(seed: int, count: int = 3, width: int = HIDDEN) -> Tensor:
@@ -287,82 +274,40 @@ def test_what_only_looks_alike_is_left_alone() -> None:
         residual.mul_(2)
         return (wide * scale).to(torch.float32) * gain
 
-    for function in (other_eps, wide_is_read, over_columns, written_between):
+    def a_literal(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+        return norm(functional.linear(x, weight) + 1.0, gain)
+
+    for function in (other_eps, wide_is_read, over_columns, written_between, a_literal):
         wanted, graph = function(x, gain, weight), seen(function, x, gain, weight)
         assert add_rms_norm_pass(graph, EPS, torch.float32) == fusions(graph) == 0
         for one, other in zip(wanted, graph(x, gain, weight), strict=True):
             assert torch.equal(one, other)
 
 
-def one_row(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x + functional.linear(x[:1], weight), gain)
+# The residual, the rows that are multiplied and the gains. All three are made before the addition:
+# what stands between is another filter's business.
+UNLIKE: dict[str, Callable[..., tuple[Any, Tensor, Any]]] = {
+    "one row": lambda x, gain: (x, x[:1], gain),
+    "one residual": lambda x, gain: (x[:1], x, gain),
+    "three dimensions": lambda x, gain: (y := x[None], y, gain),
+    "gains in three dimensions": lambda x, gain: (y := x[None], y, gain * x),
+    "a gain a row": lambda x, gain: (x, x, gain * x),
+    "one gain": lambda x, gain: (x, x, gain[:1]),
+    "one row of one": lambda x, gain: (y := x[0], y, gain),
+    "a column of gains": lambda x, gain: (x, x, (gain * x)[:, :1]),
+    "a wide residual": lambda x, gain: (x.double(), x, gain),
+    "a wide gain": lambda x, gain: (x, x, gain.double()),
+    "a number": lambda x, gain: (x.size(1), x, gain),  # a node, but no tensor
+    "a number last": lambda x, gain: (x, x, gain.size(0)),
+}
 
 
-def one_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x[:1] + functional.linear(x, weight), gain)
+@pytest.mark.parametrize("unlike", UNLIKE.values(), ids=UNLIKE)
+def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(unlike: Callable[..., Any]) -> None:
+    def function(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+        residual, multiplied, gains = unlike(x, gain)
+        return norm(residual + functional.linear(multiplied, weight), gains)
 
-
-def three_dimensions(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    x = x[None]
-    return norm(x + functional.linear(x, weight), gain)
-
-
-def a_gain_a_row(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    gains = gain * x  # before the addition: what stands between is another filter's business
-    return norm(x + functional.linear(x, weight), gains)
-
-
-def gains_in_three_dimensions(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    gains, residual = gain * x, x[None]
-    return norm(residual + functional.linear(residual, weight), gains)
-
-
-def one_gain(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    only = gain[:1]
-    return norm(x + functional.linear(x, weight), only)
-
-
-def a_wide_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x.double() + functional.linear(x, weight), gain)
-
-
-def a_wide_gain(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    gains = gain.double()
-    return norm(x + functional.linear(x, weight), gains)
-
-
-def one_row_of_one(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    x = x[0]
-    return norm(x + functional.linear(x, weight), gain)
-
-
-def a_column_of_gains(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    gains = (gain * x)[:, :1]
-    return norm(x + functional.linear(x, weight), gains)
-
-
-def a_literal(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(functional.linear(x, weight) + 1.0, gain)
-
-
-def a_number(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    width = x.size(1)  # a node, but no tensor
-    return norm(width + functional.linear(x, weight), gain)
-
-
-def a_number_last(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    width: Any = gain.size(0)
-    return norm(x + functional.linear(x, weight), width)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [one_row, one_residual, three_dimensions, gains_in_three_dimensions, a_gain_a_row, one_gain,
-     one_row_of_one, a_column_of_gains, a_wide_residual, a_wide_gain, a_literal, a_number,
-     a_number_last],
-    ids=lambda function: function.__name__,
-)  # fmt: skip
-def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(function: Callable[..., Tensor]) -> None:
     for count in (3, HIDDEN):  # fewer rows than columns, and as many
         inputs = rows(3, count), rows(1, 1)[0], rows(2, HIDDEN)
         wanted, graph = function(*inputs), seen(function, *inputs)
@@ -405,47 +350,36 @@ def an_input(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(weight.sin() + x, gain), x
 
 
-def a_view(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + product.view(-1, HIDDEN), gain), product
-
-
-def a_view_by_a_function(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + torch.reshape(product, (-1, HIDDEN)), gain), product
-
-
-def a_slice(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + product[:], gain), product
-
-
-def turned(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + product.T, gain), product
-
-
-def written_in_place(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + product.mul_(2.0), gain), product
-
-
-def as_it_was(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
-    product = functional.linear(x, weight)
-    return norm(x + product.contiguous(), gain), product  # no copy of what is contiguous
-
-
 def the_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + functional.linear(x, weight), gain), x.cos()
 
 
+def added(same: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """The product, read again, and what is added: the same memory under another name."""
+
+    def function(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+        product = functional.linear(x, weight)
+        return norm(x + same(product), gain), product
+
+    return function
+
+
+READ = {
+    "read again": read_again,
+    "read before": read_before,
+    "an input": an_input,
+    "a view": added(lambda product: product.view(-1, HIDDEN)),
+    "a view by a function": added(lambda product: torch.reshape(product, (-1, HIDDEN))),
+    "a slice": added(lambda product: product[:]),
+    "turned": added(lambda product: product.T),
+    "written in place": added(lambda product: product.mul_(2.0)),
+    "as it was": added(lambda product: product.contiguous()),  # no copy of what is contiguous
+    "the residual": the_residual,
+}
+
+
 @pytest.mark.catches("nobody-else-reads-it")
-@pytest.mark.parametrize(
-    "function",
-    [read_again, read_before, an_input, a_view, a_view_by_a_function, a_slice, turned,
-     written_in_place, as_it_was, the_residual],
-    ids=lambda f: f.__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("function", READ.values(), ids=READ)
 def test_memory_that_somebody_else_reads_is_not_written_over(function: Callable[..., Any]) -> None:
     inputs = rows(3, HIDDEN), rows(1, 1)[0], rows(2, HIDDEN)
     wanted, kept = function(*inputs)[1].clone(), inputs[0].clone()
@@ -724,8 +658,8 @@ class Counting(CompiledModel):
     """The model with a trace and a cache of our own making: a step that tells what it was given."""
 
     def __init__(self, in_cache: bool) -> None:
-        weights = random_weights(TINY, CPU, torch.float32, seed=1)
-        cache = KVCache.allocate(TINY, 4, 8, CPU, torch.float32)
+        weights = random_weights(ONE_LAYER, CPU, torch.float32, seed=1)
+        cache = KVCache.allocate(ONE_LAYER, 4, 8, CPU, torch.float32)
         super().__init__(weights, cache, passes=False)
         self.in_cache, self.did = in_cache, list[str]()
 
@@ -828,10 +762,10 @@ def test_a_new_trace_has_run_the_step_and_one_from_the_cache_has_not() -> None:
 @torch.inference_mode()
 def test_a_model_that_dynamo_traced_computes_what_the_plain_one_does(tmp_path: Path) -> None:
     """Two starts over one cache, each with a prompt of its own; the same ops on the same rows."""
-    weights = random_weights(TINY, CPU, torch.float32, seed=3)
+    weights = random_weights(ONE_LAYER, CPU, torch.float32, seed=3)
 
     def fresh() -> KVCache:
-        return KVCache.allocate(TINY, 4, 8, CPU, torch.float32)
+        return KVCache.allocate(ONE_LAYER, 4, 8, CPU, torch.float32)
 
     def inputs(begin: int, count: int) -> StepInputs:
         at = torch.arange(begin, begin + count, dtype=torch.int32)

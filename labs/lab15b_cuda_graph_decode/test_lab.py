@@ -7,11 +7,10 @@ cache, without a batch and without graphs. LAB_DEVICE=cuda runs this file on rea
 from __future__ import annotations
 
 import gc
-import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +19,14 @@ from torch import Tensor
 
 from labs.support.inputs import frozen
 from labs.support.stream_log import Log, logged
+from labs.support.tiny import DEVICE, TINY, graphs, ints, weights
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
 from mini_engine.cuda.graphs import emulator
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.sampling import Sampler, greedy
-from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import (
@@ -40,23 +38,8 @@ from mini_engine.engine.batch import (
 )
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.step_arrays import step_shapes
-from mini_engine.model.config import named_shape
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
-DEVICE = os.environ.get("LAB_DEVICE", "cpu")
-TINY = replace(
-    named_shape("qwen3-0.6b"),
-    name="tiny",
-    hidden_size=16,
-    intermediate_size=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    vocab_size=61,
-    max_position_embeddings=40,
-    eos_token_ids=(),
-)
 CHANGING = ("input_ids", "positions", "context_lens", "slot_mapping")  # from step to step
 BLOCK_SIZE, BLOCKS = 4, 8  # of a request: room for 32 tokens
 LIMITS = SchedulerLimits(
@@ -73,23 +56,9 @@ def inference() -> Iterator[None]:
         yield
 
 
-@cache
-def graphs() -> GraphBackend:
-    return graphs_for(DEVICE)
-
-
-@cache
-def weights() -> Weights:
-    return random_weights(TINY, graphs().device, torch.float32, seed=3)
-
-
 def new_model(num_blocks: int) -> Model:
     device = graphs().device
     return Model(weights(), KVCache.allocate(TINY, num_blocks, BLOCK_SIZE, device, torch.float32))
-
-
-def ints(values: Sequence[object]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=graphs().device)
 
 
 def prompt_step(tokens: Sequence[int], table: Sequence[int]) -> StepInputs:
@@ -187,11 +156,22 @@ def batch_of(*contexts: int) -> ScheduledBatch:
     return ScheduledBatch(tuple(entries))
 
 
-def runner_of(
-    forward: Callable[[int], Tensor], sizes: Sequence[int], backend: GraphBackend | None = None
-) -> GraphRunner:
-    backend = backend or graphs()
-    return GraphRunner(backend, forward, sizes, backend.graph_pool_handle())
+def runner_of(forward: Callable[[int], Tensor], sizes: Sequence[int]) -> GraphRunner:
+    return GraphRunner(graphs(), forward, sizes, graphs().graph_pool_handle())
+
+
+Run = tuple[int, Any, bool]  # a rung, the stream, whether that was capturing
+
+
+def noting(seen: list[Run]) -> Callable[[int], Tensor]:
+    """A forward that doubles ones and writes down each of its runs."""
+    x = torch.ones(4, device=graphs().device)
+
+    def forward(rung: int) -> Tensor:
+        seen.append((rung, graphs().current_stream(), graphs().is_current_stream_capturing()))
+        return x[:rung] * 2
+
+    return forward
 
 
 # ---------------------------------------------------------------- 1: the warm-up
@@ -201,15 +181,9 @@ def runner_of(
 def test_a_warm_up_runs_the_rung_once_and_eagerly_on_the_stream_it_is_given() -> None:
     """What is set up for one stream is not set up for another: PyTorch's workspaces of cuBLAS are
     kept by handle and stream (`cublas_handle_stream_to_workspace` in CublasHandlePool.cpp)."""
-    x, seen = torch.ones(4, device=graphs().device), []
-
-    def forward(rung: int) -> Tensor:
-        capturing = graphs().is_current_stream_capturing()
-        seen.append((rung, graphs().current_stream(), capturing))
-        return x[:rung] * 2
-
+    seen = list[Run]()
     stream, outside = graphs().Stream(), graphs().current_stream()
-    runner_of(forward, [1, 4])._warm_up(4, stream)
+    runner_of(noting(seen), [1, 4])._warm_up(4, stream)
     runs = [rung for rung, _, _ in seen]
     assert runs == [4], "forward(4), once"
     on_the_callers = [run == outside for _, run, _ in seen]
@@ -274,14 +248,8 @@ def test_nothing_is_computed_while_a_rung_is_recorded() -> None:
 
 @pytest.mark.catches("a-pool-for-each-rung")
 def test_a_rung_is_recorded_once_on_its_stream_and_into_the_runners_pool() -> None:
-    x, seen = torch.ones(4, device=graphs().device), []
-
-    def forward(rung: int) -> Tensor:
-        capturing = graphs().is_current_stream_capturing()
-        seen.append((rung, graphs().current_stream(), capturing))
-        return x[:rung] * 2
-
-    runner, stream, outside = runner_of(forward, [2]), graphs().Stream(), graphs().current_stream()
+    seen, stream, outside = list[Run](), graphs().Stream(), graphs().current_stream()
+    runner = runner_of(noting(seen), [2])
     pieces = runner._record(2, stream)
     runs = [rung for rung, _, _ in seen]
     assert runs == [2], "forward(2), once"
@@ -327,14 +295,10 @@ def test_what_a_library_does_at_its_first_call_is_not_in_the_graph() -> None:
 
 
 def test_all_rungs_are_warmed_up_and_captured_on_the_stream_of_the_runner() -> None:
-    x, streams = torch.ones(4, device=graphs().device), set()
-
-    def forward(rung: int) -> Tensor:
-        streams.add(graphs().current_stream())
-        return x[:rung] * 2
-
-    outside, runner = graphs().current_stream(), runner_of(forward, [1, 2, 4])
+    seen, outside = list[Run](), graphs().current_stream()
+    runner = runner_of(noting(seen), [1, 2, 4])
     runner.capture()
+    streams = {stream for _, stream, _ in seen}
     assert streams == {runner.stream}, "one stream for all rungs, their warm-ups too"
     assert outside not in streams
     assert graphs().current_stream() == outside
@@ -381,16 +345,25 @@ def test_the_whole_ladder_lives_in_the_memory_of_its_largest_rung() -> None:
     assert ladder <= 1.1 * largest, f"{ladder:,} bytes for all rungs, {largest:,} for the largest"
 
 
-@pytest.mark.catches("out-of-memory-ends-it")
-def test_a_rung_without_memory_is_dropped_and_the_others_are_captured() -> None:
+NO_MEMORY = (torch.OutOfMemoryError, "CUDA out of memory")
+
+
+def raising(errors: Mapping[int, tuple[type[BaseException], str]]) -> Callable[[int], Tensor]:
+    """A forward that doubles ones, and raises what the rung has for an error."""
     x = torch.ones(8, device=graphs().device)
 
     def forward(rung: int) -> Tensor:
-        if rung == 8:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        if rung in errors:
+            kind, said = errors[rung]
+            raise kind(said)
         return x[:rung] * 2
 
-    runner = runner_of(forward, [1, 4, 8])
+    return forward
+
+
+@pytest.mark.catches("out-of-memory-ends-it")
+def test_a_rung_without_memory_is_dropped_and_the_others_are_captured() -> None:
+    runner = runner_of(raising({8: NO_MEMORY}), [1, 4, 8])
     report = runner.capture()
     assert report.dropped == [8]
     assert [r.rung for r in report.rungs] == [4, 1]
@@ -400,14 +373,7 @@ def test_a_rung_without_memory_is_dropped_and_the_others_are_captured() -> None:
 @pytest.mark.catches("out-of-memory-ends-it", "only-the-allocator-runs-out")
 def test_a_driver_without_memory_for_the_nodes_drops_a_rung_too() -> None:
     """An ordinary RuntimeError, as PyTorch makes of cudaErrorMemoryAllocation."""
-    x = torch.ones(8, device=graphs().device)
-
-    def forward(rung: int) -> Tensor:
-        if rung == 4:
-            raise RuntimeError("CUDA error: out of memory")
-        return x[:rung] * 2
-
-    runner = runner_of(forward, [1, 4, 8])
+    runner = runner_of(raising({4: (RuntimeError, "CUDA error: out of memory")}), [1, 4, 8])
     report = runner.capture()
     assert report.dropped == [4]
     assert [r.rung for r in report.rungs] == [8, 1]
@@ -418,14 +384,8 @@ def test_a_driver_without_memory_for_the_nodes_drops_a_rung_too() -> None:
 def test_more_rungs_than_one_may_find_no_memory_and_a_later_capture_tries_them_again(
     without: tuple[int, ...],
 ) -> None:
-    x, lacking = torch.ones(8, device=graphs().device), set(without)
-
-    def forward(rung: int) -> Tensor:
-        if rung in lacking:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return x[:rung] * 2
-
-    runner, rest = runner_of(forward, [1, 4, 8]), [r for r in (8, 4, 1) if r not in without]
+    lacking = dict.fromkeys(without, NO_MEMORY)
+    runner, rest = runner_of(raising(lacking), [1, 4, 8]), sorted({8, 4, 1} - {*without})[::-1]
     report = runner.capture()
     assert report.dropped == [*without], "every rung that found no memory, in the order of capture"
     assert [r.rung for r in report.rungs] == rest
@@ -453,18 +413,12 @@ def test_a_mistake_in_the_model_is_not_taken_for_missing_memory() -> None:
 
 
 def test_ctrl_c_ends_the_capture_and_leaves_no_graph() -> None:
-    x, pressed = torch.ones(4, device=graphs().device), True
-
-    def forward(rung: int) -> Tensor:
-        if pressed and rung == 2:
-            raise KeyboardInterrupt
-        return x[:rung] * 2
-
-    runner = runner_of(forward, [1, 2, 4])
+    pressed = {2: (KeyboardInterrupt, "")}
+    runner = runner_of(raising(pressed), [1, 2, 4])
     with pytest.raises(KeyboardInterrupt):
         runner.capture()
     assert not runner.captured
-    pressed = False
+    pressed.clear()
     runner.capture()
     assert runner.replay(2).tolist() == [2, 2]
 

@@ -84,6 +84,8 @@ def run_list(args: Namespace, console: Console) -> Done:
 def run_start(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
+    if args.number is None and workspace.standing(lab, progress)["state"] in PASSED:
+        lab = workspace.next_lab(all_labs(), progress)
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
     if args.hard and workspace.started(lab):

@@ -292,16 +292,22 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     if current and (current["stale"] or current["state"] not in PASSED):
         what = command("update", progress.current) if current["stale"] else command("check")
         return f"You are in lab {progress.current}: [bold]{what}[/]"
-    open_labs = [lab for lab in labs if standings[lab.number]["state"] not in PASSED]
-    if not open_labs:
+    if all(found["state"] in PASSED for found in standings.values()):
         return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
+    lab = next_lab(labs, progress)
+    if progress.current in PATH and lab.number not in PATH:
+        return f"The short path is done. Choose a branch: [bold]{command('list')}[/]"
+    return f"Next: [bold]{command('start', lab.number)}[/] ({lab.title})"
+
+
+def next_lab(labs: Sequence[Lab], progress: Progress) -> Lab:
+    """The first open lab after the current one, on the short path first; else the current one."""
+    open_labs = [lab for lab in labs if standing(lab, progress)["state"] not in PASSED]
     on_path = [lab for lab in open_labs if lab.number in PATH]
     at = next((i for i, lab in enumerate(labs) if lab.number == progress.current), -1)
-    if progress.current in PATH and not on_path:
-        return f"The short path is done. Choose a branch: [bold]{command('list')}[/]"
     ahead = [lab for lab in on_path if lab in labs[at + 1 :]]
     later = ahead or on_path or [lab for lab in labs[at + 1 :] if lab in open_labs] or open_labs
-    return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
+    return later[0] if later else labs[at]
 
 
 def my_digest(lab: Lab) -> str:

@@ -226,6 +226,14 @@ def test_where_a_lab_has_a_place_to_stop_the_check_says_so_and_what_one_has(say:
     assert lab.rest.have in say("check")[1]
 
 
+def test_start_alone_goes_on_to_the_lab_that_the_green_one_names(say: Say) -> None:
+    say("start", "0")
+    mine(lab_number("0")).write_text("# mine\n" + lab_number("0").reference()["one_step.py"])
+    assert "./lab start 4" in say("check")[1]
+    assert "Lab 4" in say("start")[1]
+    assert "Lab 4" in say("start")[1], "which is open"
+
+
 def test_of_several_files_to_mend_the_first_one_is_looked_at(say: Say) -> None:
     lab = lab_number("6")
     say("start", "6")
