@@ -278,7 +278,9 @@ DRAWN = """el => [[...el.querySelectorAll("svg text")].map((text) =>
   el.getBoundingClientRect().right, el.textContent]"""
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize(
+    "viewport", [PHONE, pytest.param(DESKTOP, marks=pytest.mark.slow)], ids=["phone", "desktop"]
+)
 def test_without_javascript_every_widget_stands_still(
     site: Path, browser: Any, viewport: dict[str, int]
 ) -> None:

@@ -37,6 +37,7 @@ def solve_loudly(number: str) -> None:
     workspace.save_progress(progress)
 
 
+@pytest.mark.slow
 def test_the_learners_kernels_write_the_text_in_the_interpreter_where_there_is_no_gpu(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
