@@ -128,6 +128,7 @@ def test_ranks_that_were_asked_for_different_things_name_what_differs(
         Ranks(0, 2, False, None).check_alike({"mode": "FULL", "max_new_tokens": 5})
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_is_missed_in_one_line_and_nobody_hangs(tmp_path: Path) -> None:
     """Rank 1 goes at its fortieth sum, in the middle of the text."""
     body = (

@@ -16,7 +16,7 @@ from tests.support.warm_python import warm_python
 
 WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
 LAB = lab_number("4")
-OF_TEN_SECONDS = ("11", "12b", "13")  # shows that take so long: `make slow` runs them
+OF_TEN_SECONDS = ("11", "12b", "13", "15")  # shows that take so long: `make slow` runs them
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODULE = "mini_engine.step.launch_model"
 

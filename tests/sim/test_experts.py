@@ -39,7 +39,9 @@ def alone(prompt: tuple[int, ...]) -> tuple[int, ...]:
     return engine("NONE").run([Request("alone", prompt, 6)])[0].tokens
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES[:-1]), MODES[-1]]
+)
 @given(st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9).map(tuple),
                 min_size=1, max_size=5))  # fmt: skip
 def test_a_request_gets_the_tokens_it_gets_alone(mode: str, prompts: list[tuple[int, ...]]) -> None:

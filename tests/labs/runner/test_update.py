@@ -50,7 +50,9 @@ def backups(lab: Lab) -> list[str]:
 # ---------------------------------------------------------------- as the learner meets it
 
 
-@pytest.mark.parametrize("number", ["7", "9b", "10"])
+@pytest.mark.parametrize(
+    "number", ["7", *(pytest.param(n, marks=pytest.mark.slow) for n in ("9b", "10"))]
+)
 def test_an_answer_with_helpers_of_its_own_survives_and_passes(say: Say, number: str) -> None:
     lab = lab_number(number)
     written = old_home(lab, lab.texts("second"), passed=True)

@@ -102,7 +102,7 @@ def test_two_mistakes_never_share_a_name_and_entries_name_some_that_exist(lab: L
 
 
 @pytest.mark.parametrize(
-    "lab", [lab for lab in LABS if "torch" not in lab.packages], ids=lambda lab: lab.name
+    "lab", [lab for lab in LABS if "torch" not in lab.packages][::2], ids=lambda lab: lab.name
 )
 def test_mistakes_of_a_fixed_sample_die(lab: Lab) -> None:
     """All of them run in `make slow`."""
