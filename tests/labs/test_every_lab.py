@@ -39,8 +39,8 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 
 
 def heavy(lab: Lab) -> bool:
-    """Labs with PyTorch take seconds a run. Only `make slow` tries all their wrong answers, their
-    other right ones and each of their holes, and asks what a wrong answer is called."""
+    """Labs with PyTorch take seconds a run. Only `make slow` tries their other right answers and
+    each of their holes, and asks what a wrong answer is called."""
     return "torch" in lab.packages
 
 
