@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
+from zlib import crc32
 
 from mini_engine.plots.canvas import LETTERS, MONOSPACE
 
@@ -32,13 +33,13 @@ def as_html(svg: str, alt: str, name: str) -> str:
     size = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     if drawn is None or size is None:
         return ""
-    title, caption = (_between(svg, f"<{name}>", f"</{name}>") for name in ("title", "desc"))
+    title, caption = (_between(svg, f"<{part}>", f"</{part}>") for part in ("title", "desc"))
     body = svg[svg.index("</style>") + len("</style>") : svg.rindex("</svg>")]
-    for name in ("title", "desc", "patch_1"):  # the last one is the paper
-        body = re.sub(rf'<g id="{name}">.*?</g>', "", body, count=1, flags=re.DOTALL)
+    for part in ("title", "desc", "patch_1"):  # the last one is the paper
+        body = re.sub(rf'<g id="{part}">.*?</g>', "", body, count=1, flags=re.DOTALL)
     named = set(re.findall(r"#([\w-]+)", body))
     body = re.sub(r' id="([\w-]+)"', lambda id: id[0] if id[1] in named else "", body)
-    body = re.sub(r'(?<=[#"])(i\d+)(?=["\)])', rf"{name}-\1", body)
+    body = re.sub(r'(?<=[#"])(i\d+)(?=["\)])', rf"f{crc32(name.encode()) % 9999}-\1", body)
     body = body.replace(LETTERS, "var(--font-stack)")
     body = body.replace(MONOSPACE, "var(--font-stack--monospace)")
     body = re.sub(r"<g>\s*</g>", "", " ".join(body.split()))
