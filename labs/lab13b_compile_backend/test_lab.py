@@ -60,8 +60,7 @@ def program(kinds: str) -> GraphModule:
     return GraphModule(root, graph)
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
-    assert scales is None
+def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return q + 2 * keys - values.flip(0)
 
 
@@ -692,7 +691,7 @@ class Adding:
 
     def begin(self, inputs: StepInputs) -> Any:
         self.begun.append(inputs)
-        return lambda q, _keys, _values, _scales: q + self.number
+        return lambda q, _keys, _values: q + self.number
 
 
 def called(model: CompiledModel, ids: list[int], positions: list[int], number: float) -> Tensor:

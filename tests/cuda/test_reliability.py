@@ -498,6 +498,6 @@ def test_a_driver_without_memory_for_nodes_drops_the_rung_too(kind: str, device:
     report = graphs.capture()
     assert report.dropped == [4]
     if isinstance(graphs, PiecewiseGraphRunner):
-        graphs.attend = lambda q, keys, values, scales: q
+        graphs.attend = lambda q, keys, values: q
     assert graphs.replay(2).tolist() == [2, 2]
     assert not backend.is_current_stream_capturing()

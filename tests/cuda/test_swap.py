@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures(inference.__name__)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_byte_comes_back_whatever_the_dtype(device: str, dtype: torch.dtype) -> None:
     """In a random order, to other blocks than they came from."""
     blocks, generator = 9, torch.Generator().manual_seed(3)
