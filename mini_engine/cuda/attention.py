@@ -84,7 +84,7 @@ class HostAttention:
 
     def begin(self, inputs: StepInputs) -> Attend:
         num_reqs = len(self.query_lens)
-        # Decodes come first. One that a swap brings back may not: it is a chunk of one token.
+        # Decodes come first; one token behind a longer chunk is a chunk of its own.
         decodes = next((i for i, n in enumerate(self.query_lens) if n != 1), num_reqs)
         together = None
         if decodes:

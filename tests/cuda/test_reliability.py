@@ -486,7 +486,7 @@ def test_a_driver_without_memory_for_nodes_drops_the_rung_too(kind: str, device:
 
     def forward(rung: int, attention: Any) -> Tensor:
         doubled = x[:rung] * 2
-        attended: Tensor = attention.begin(None)(doubled, x, x, None)
+        attended: Tensor = attention.begin(None)(doubled, x, x)
         return attended * 1
 
     limited, pool = replace(backend, graph=first_fails), backend.graph_pool_handle()

@@ -30,7 +30,6 @@ from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
 from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.sampling import GREEDY, SamplingParams  # noqa: E402
-from mini_engine.engine.swap import SwappingScheduler  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY, inference  # noqa: E402
 
@@ -110,7 +109,6 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
     block_size = draw(st.integers(1, 5))
     longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
     budget = draw(st.integers(1, 16))
-    preemption = draw(st.sampled_from(["recompute", "swap"]))
     limits = SchedulerLimits(
         max_num_seqs=draw(st.integers(1, min(5, budget))),
         max_num_batched_tokens=budget,
@@ -118,8 +116,6 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         block_size=block_size,
         max_model_len=32,
         prefix_caching=draw(st.booleans()),
-        preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else draw(st.sampled_from([3, 99])),
         steps_per_replay=draw(st.sampled_from([1, 1, 1, 3])),
     )
     return requests, limits
@@ -143,7 +139,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(
     sizes: tuple[int, ...],
     kernels: Kernels,
 ) -> None:
-    """In any batch, block size, mode and number of steps a replay, after preemption of either kind,
+    """In any batch, block size, mode and number of steps a replay, after preemption,
     with shared prefixes, kernels; greedy or drawn."""
     requests, limits = workload
     sampling = any(request.sampling.temperature for request in requests)
@@ -153,8 +149,6 @@ def test_every_request_gets_the_tokens_it_gets_alone(
         r.request_id: alone(tuple(r.prompt), r.max_new_tokens, r.sampling, device) for r in requests
     }
     assert serving.scheduler.pool.num_free == limits.num_blocks - 1
-    if isinstance(serving.scheduler, SwappingScheduler):
-        assert len(serving.scheduler.free_host) == limits.host_blocks
 
 
 @pytest.mark.parametrize("device", DEVICES)
