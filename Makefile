@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-comp
 	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: help demo labs notebooks book test slow gpu figures clean
+.PHONY: help demo labs notebooks book test types suite slow gpu figures clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -41,9 +41,14 @@ else
 test: .venv/.test  ## Lint, types and the whole suite; TORCH=2.11: the tests of the CUDA wing on that torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(PYTEST) $(ARGS)
+	@$(MAKE) --no-print-directory -j 2 types suite
 endif
+
+types:
+	$(BIN)/mypy
+
+suite:
+	$(PYTEST) $(ARGS)
 
 slow: $(VENV)/.test  ## The property tests with 1,000 examples each, and every mutant of the labs
 	HYPOTHESIS_PROFILE=slow $(PYTEST) $(ARGS)
@@ -72,7 +77,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 		$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo $(VENV)/lib/python3*/site-packages)/borrowed.pth && \
 		echo $(PYTHON) > $(VENV)/.borrowed && \
 		echo ".venv borrows the packages of $(PYTHON), whose torch sees a GPU"; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)  # an old pip is slow
 	@if test -e $(VENV)/.borrowed; then $(BIN)/python $(LACKING) $(CORE); else $(PIP) $(CORE); fi
 	@touch $@
 
