@@ -15,9 +15,11 @@ LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.
 # A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
+# pip compiles nothing (--no-compile), and three workers would each compile what all of them import.
+COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch._dynamo, pytest; pytest.main(["--collect-only"])' > /dev/null
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: help demo labs notebooks book test types suite slow gpu figures clean
+.PHONY: help demo labs notebooks book test slow gpu figures clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -41,14 +43,9 @@ else
 test: .venv/.test  ## Lint, types and the whole suite; TORCH=2.11: the tests of the CUDA wing on that torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory -j 2 types suite
-endif
-
-types:
-	$(BIN)/mypy
-
-suite:
+	@$(COMPILE) & $(BIN)/mypy; status=$$?; wait; exit $$status
 	$(PYTEST) $(ARGS)
+endif
 
 slow: $(VENV)/.test  ## The property tests with 1,000 examples each, and every mutant of the labs
 	HYPOTHESIS_PROFILE=slow $(PYTEST) $(ARGS)
