@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 
 from labs.lab13b_compile_backend.cache import Cache, digest, piece_key, versions
@@ -184,6 +182,10 @@ class CompiledModel(Model):
         self, kind: Signature, step: dict[str, Tensor], inputs: StepInputs, attend: Attend
     ) -> Tensor:
         """Run a step for the first time: Dynamo calls the backend, and then what it gave back."""
+        # here, for a start that finds all in the cache need not import Dynamo
+        from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
+        from torch._dynamo.exc import BackendCompilerFailed
+
         names = {id(tensor): name for name, tensor in (self._static | step).items()}
         backend = Backend(names, self._rewrite, self.compiler, self.store, self.key(kind), attend)
 
