@@ -49,7 +49,7 @@ class TorchRunner:
     ) -> None:
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
         request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax.
-        ValueError for limits with `host_blocks`: what a swap costs is predicted, and nothing copies.
+        ValueError for limits with `host_blocks`: a swap is predicted, and nothing copies.
         """
         if limits.host_blocks:
             raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
