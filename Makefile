@@ -74,7 +74,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 		$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo $(VENV)/lib/python3*/site-packages)/borrowed.pth && \
 		echo $(PYTHON) > $(VENV)/.borrowed && \
 		echo ".venv borrows the packages of $(PYTHON), whose torch sees a GPU"; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)  # an old pip is slow
 	@if test -e $(VENV)/.borrowed; then $(BIN)/python $(LACKING) $(CORE); else $(PIP) $(CORE); fi
 	@touch $@
 

@@ -134,11 +134,8 @@ class CompiledModel(Model):
         compiler: str = "eager",
         store: Cache | None = None,
     ) -> None:
-        """Raises ValueError for quantised weights, and where the compiler or the op that the pass
-        puts in cannot run."""
+        """Raises ValueError where the compiler or the op that the pass puts in cannot run."""
         super().__init__(weights, cache)
-        if weights.quantized:
-            raise ValueError("quantised weights have kernels of their own: compile plain ones")
         if reason := why_not(compiler, weights.embed.device):
             raise ValueError(reason)
         if passes and find_spec("triton") is None:
@@ -235,6 +232,6 @@ def static_tensors(model: Model) -> dict[str, Tensor]:
     for i, layer in enumerate(weights.layers):
         every = {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer)}
         named |= {name: tensor for name, tensor in every.items() if tensor is not None}
-    for kind in ("keys", "values", "scales"):
+    for kind in ("keys", "values"):
         named |= {f"{kind}.{i}": tensor for i, tensor in enumerate(getattr(cache, kind))}
     return named

@@ -4,9 +4,9 @@
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
 
-A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17 where the
-weights are quantised: kernels/linear.py), and in prompts and mixed batches, it is always nine, with
-a library's products (cuBLAS on a GPU) between kernels of ours.
+A step of up to 4 requests that all decode runs in these kernels. From 5 requests on, and in prompts
+and mixed batches, it is always nine, with a library's products (cuBLAS on a GPU) between kernels of
+ours.
 
 With `pdl` each kernel starts while the one before it drains (kernels/launch.py). The embedding
 lookup is PyTorch's and waits as usual: the full boundary that the kernels rely on.
@@ -31,7 +31,6 @@ from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.cuda.kernels.linear import (
-    MAX_QUANTIZED_TOKENS,
     library_linear,
     linear,
     linear_add,
@@ -60,12 +59,12 @@ class PagedAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         outs: list[Tensor] = []  # one for all layers: what the kernel leaves alone stays zero
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             if not outs:
                 outs.append(torch.zeros_like(q))
             prefill_attention(
                 outs[0].flatten(1), q.flatten(1), keys, values, inputs.block_table,
-                inputs.query_lens, inputs.context_lens, self.pdl, scales,
+                inputs.query_lens, inputs.context_lens, self.pdl,
             )  # fmt: skip
             return outs[0]
 
@@ -88,8 +87,7 @@ class FusedModel(Model):
         super().__init__(weights, cache)
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
-        most = MAX_QUANTIZED_TOKENS if weights.quantized else MAX_GEMV_TOKENS
-        self.kernels_per_layer, self.library_from = kernels_per_layer, most + 1
+        self.kernels_per_layer = kernels_per_layer
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (max(ROOM, len(cache.keys[0])), self.config.num_kv_heads)
@@ -99,7 +97,7 @@ class FusedModel(Model):
 
     def kernels_of(self, batch: int) -> Literal[0, 5, 9]:
         """Kernels of a layer, in a decode step of so many requests."""
-        return 9 if batch >= self.library_from else self.kernels_per_layer
+        return 9 if batch > MAX_GEMV_TOKENS else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
         """As in `Model`."""
@@ -112,7 +110,7 @@ class FusedModel(Model):
         if self.kernels_of(rows) == 5:
             self._five(residual, inputs, table, counters)
         else:
-            product = library_linear if rows >= self.library_from else linear
+            product = library_linear if rows > MAX_GEMV_TOKENS else linear
             self._nine(residual, inputs, self._decodes(inputs, table, counters), product)
         return residual
 
@@ -180,11 +178,11 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for layer, keys, values, scales in self._layers_with_cache():
+        for layer, keys, values in self._layers_with_cache():
             norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
-                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, scales,
+                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl)
             norm_gate_up_silu_mul(activated, residual, layer.post_norm, layer.gate_up, eps, pdl)
@@ -197,10 +195,10 @@ class FusedModel(Model):
         splits = decode.num_splits(context, rows, kv_heads, 4 * self.sm_count)
         out = counters.new_empty(rows, self.config.q_size, dtype=self.weights.embed.dtype)
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             decode.decode_attention(
                 out, counters, q.flatten(1), keys, values, table, inputs.context_lens, splits,
-                self.pdl, scales,
+                self.pdl,
             )  # fmt: skip
             return out
 
@@ -215,7 +213,7 @@ class FusedModel(Model):
         q = residual.new_empty(rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for index, (layer, keys, values, scales) in enumerate(self._layers_with_cache()):
+        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
@@ -223,10 +221,10 @@ class FusedModel(Model):
             product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
-                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl, scales,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             heads = q.view(rows, c.num_heads, c.head_dim)
-            attended = attend(heads, keys, values, scales).flatten(1)
+            attended = attend(heads, keys, values).flatten(1)
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
             product(gate_up, normed, layer.gate_up, None, pdl)

@@ -20,7 +20,6 @@ REFUSED = [
     ("generate --temperature -1", "-1"),
     ("generate --temperature 1 --top-p 2", "2"),
     ("generate --max-new-tokens 0", "0"),
-    ("generate --quant int4", "--backend cuda"),
     ("generate --kernels 5", "--backend cuda"),
     ("generate --backend cuda --spec l4", "--spec l4"),
     ("demo --shape gpt-7", "gpt-7"),

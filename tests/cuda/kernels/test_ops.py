@@ -51,7 +51,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     q, counters = rows(3, HEADS.num_heads * HEADS.head_dim), torch.zeros(3, 2, dtype=torch.int32)
     ints = torch.zeros(3, dtype=torch.int32)
     ones, matrix, norm_weight = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
-    parts, programs = linear.parts_of(matrix), head.num_programs(12, 32)
+    programs = head.num_programs(12, 32)
     found, where = rows(3, programs), torch.zeros(3, programs, dtype=torch.int32)
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
@@ -74,17 +74,12 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             fused_attention.rope_kv_write_attention,
             (q, *cache, counters, qkv, *lens, *turned, 2),
         ),
-        "norm_linear": (
-            linear.norm_op,
-            (rows(3, 12), rows(3, 32), norm_weight, *parts, None, EPS, False, False, False),
-        ),
-        "linear_add": (
-            linear.add_op,
-            (rows(3, 12), rows(3, 32), None, *parts, None, 0.0, True, False, False),
-        ),
+        "linear": (linear.linear, (rows(3, 12), rows(3, 32), matrix)),
+        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS)),
+        "linear_add": (linear.linear_add, (rows(3, 12), rows(3, 32), matrix)),
         "norm_gate_up_silu_mul": (
-            linear.gated_op,
-            (rows(3, 6), rows(3, 32), norm_weight, *parts, None, EPS, False, True, False),
+            linear.norm_gate_up_silu_mul,
+            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS),
         ),
         "norm_lm_head": (
             head.norm_lm_head,
