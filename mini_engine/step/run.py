@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -86,7 +87,6 @@ class StepTime:
 
     @property
     def utilisation(self) -> float:
-        """The share of the step in which the GPU works, 0 to 1."""
         return self.gpu_busy_us / self.itl_us
 
 
@@ -119,13 +119,7 @@ def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
 
 def joined(runs: Iterable[Run]) -> Run:
     """Runs one after another, at least one."""
-    whole, *rest = runs
-    for run in rest:
-        whole = whole.then(run)
-    return whole
-
-
-# ---------------------------------------------------------------- from batches to kernels to work
+    return reduce(Run.then, runs)
 
 
 def padded_step(
@@ -163,11 +157,9 @@ def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     works, first = [], 0
     for kernels, graph in pieces([is_live(mode, op.splitting, op.by) for op in ops]):
         part, first = ops[first : first + kernels], first + kernels
-        inside = [kernel_us(op, spec) for op in part]
+        us = [kernel_us(op, spec) for op in part]
         issue_us = issue_live_us(spec, mode, part[0].by)
-        works.append(
-            graph_work(inside, spec) if graph else Work(issue_us, inside[0], inside[0], kernels)
-        )
+        works.append(graph_work(us, spec) if graph else Work(issue_us, us[0], us[0], 1))
     return works
 
 
@@ -211,11 +203,8 @@ def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
 
 def with_pdl(spec: DeviceSpec) -> DeviceSpec:
     """The same device where every node of a graph is launched with PDL (programmatic dependent
-    launch): it starts while the node before it drains, loads its weights, and waits.
-
-    `pdl_saves_us` comes off the gap between two nodes, and the rest of it off a kernel's floor;
-    neither falls below zero. That bytes already move while a kernel waits is left out.
-    """
+    launch): it starts while the node before it drains. `pdl_saves_us` comes off the gap between two
+    nodes, and the rest of it off a kernel's floor; neither falls below zero."""
     gap_us = spec.graph_gap_us - spec.pdl_saves_us
     floor_us = spec.kernel_floor_us + min(0.0, gap_us)
     return replace(spec, graph_gap_us=max(0.0, gap_us), kernel_floor_us=max(0.0, floor_us))

@@ -1,8 +1,5 @@
 """What drafts buy: tokens a second with k of them a step, by how many the model accepts.
 
-    found = speculated(named_shape("qwen3-8b"), load_spec("h100"), batch=8, context=1024, drafts=3)
-    found.speedup(0.7), found.pays_from      # 2.3 times as fast; the least rate that is not slower
-
 A step checks k + 1 tokens of each request: as a plain step does, it reads the weights once, but it
 computes k + 1 times as much, and gives logits of every row. With independent drafts of which a
 share α is accepted it writes 1 + α + … + α^k = (1 - α^(k+1)) / (1 - α) tokens of a request
@@ -34,8 +31,6 @@ def tokens_a_step(accept: float, drafts: int) -> float:
 
 @dataclass(frozen=True)
 class Speculated:
-    """A batch with drafts, and without."""
-
     batch: int
     drafts: int  # of each request, in a step
     rung: int | None  # tokens of the graph that checks them; None: the step is eager
@@ -53,14 +48,9 @@ class Speculated:
         """A step with drafts: they are written, and then checked."""
         return self.draft_us + self.check_us
 
-    @property
-    def longer(self) -> float:
-        """How many times as long as a plain step one with drafts takes."""
-        return self.drafts_us / self.plain_us
-
     def speedup(self, accept: float) -> float:
         """Tokens in the same time, over those of plain steps."""
-        return tokens_a_step(accept, self.drafts) / self.longer
+        return tokens_a_step(accept, self.drafts) * self.plain_us / self.drafts_us
 
     def tokens_s(self, accept: float) -> float:
         """Of all requests together."""
