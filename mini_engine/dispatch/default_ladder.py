@@ -84,9 +84,8 @@ def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
     for each of `max_num_seqs` requests. With speculation there is a size for every number of
     requests on the grid, and for `max_num_seqs`.
 
-    vLLM skips these sizes if the user sets a ceiling. So `max_capture_size=42` with 6 requests of
-    7 tokens stops at 40, and the fullest batch runs eagerly (vLLM issue 54933).
-    """
+    vLLM skips these sizes if the user sets a ceiling. So `max_capture_size=42` with 6 requests of 7
+    tokens stops at 40, and the fullest batch runs eagerly (vLLM issue 54933)."""
     if query_len == 1:
         return [max_num_seqs]
     return [reqs * query_len for reqs in [*_grid(max_num_seqs), max_num_seqs]]

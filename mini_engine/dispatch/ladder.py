@@ -51,10 +51,8 @@ class CaptureLadder(tuple[int, ...]):
         return self[-1]
 
     def rung(self, n: int) -> int | None:
-        """The size that a batch of `n` rows is padded to. None above the top: it runs eagerly.
-
-        0 for 0 rows: a step without work runs nothing. Raises ValueError for a negative `n`.
-        """
+        """The size that a batch of `n` rows is padded to. None above the top: it runs eagerly. 0
+        for 0 rows: a step without work runs nothing. Raises ValueError for a negative `n`."""
         if n < 0:
             raise ValueError(f"batch of {n} rows: a batch has 0 rows or more")
         if n == 0:
@@ -63,11 +61,9 @@ class CaptureLadder(tuple[int, ...]):
         return self[at] if at < len(self) else None
 
     def waste(self, histogram: Mapping[int, int]) -> Waste:
-        """What padding costs for `histogram`: rows in a batch -> number of such steps.
-
-        A batch above the top runs eagerly and unpadded: its rows count as real and as eager.
-        Steps of 0 rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`).
-        """
+        """What padding costs for `histogram`: rows in a batch -> number of such steps. A batch
+        above the top runs eagerly and unpadded: its rows count as real and as eager. Steps of 0
+        rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`)."""
         real = padded = eager_rows = eager_steps = 0
         for rows, steps in _checked_histogram(histogram).items():
             rung = self.rung(rows)
@@ -110,10 +106,8 @@ class Waste:
 
     @property
     def wasted_fraction(self) -> float:
-        """Share of padding in the rows that the GPU computed, in graphs and eagerly.
-
-        0.0 if it computed none.
-        """
+        """Share of padding in the rows that the GPU computed, in graphs and eagerly. 0.0 if it
+        computed none."""
         computed = self.real_rows + self.padded_rows
         return self.padded_rows / computed if computed else 0.0
 
@@ -129,8 +123,7 @@ def optimal_ladder(
     batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
     fewest rungs.
 
-    Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`.
-    """
+    Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`."""
     return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
 
 

@@ -41,8 +41,7 @@ def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Pie
     other.
 
     An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
-    place if its input is made after the piece that it would move to.)
-    """
+    place if its input is made after the piece that it would move to.)"""
     rows: list[tuple[bool, list[int]]] = []  # neighbours of one kind, and where they stand
     for at, op in enumerate(ops):
         splits = _is_in(op, splitting_ops)

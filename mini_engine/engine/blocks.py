@@ -26,11 +26,9 @@ def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
 
 
 def usable_blocks(num_blocks: int) -> list[int]:
-    """Every block of a cache of num_blocks (at least 2) that may belong to a request, once each.
-
-    It becomes the pool's stack of free blocks: the last is handed out first, and freed blocks go
-    to the end. So a block is soon used again, and a read of stale contents shows up early.
-    """
+    """Every block of a cache of num_blocks (at least 2) that may belong to a request, once each. It
+    becomes the pool's stack of free blocks: the last is handed out first, and freed blocks go to
+    the end. So a block is soon used again, and a read of stale contents shows up early."""
     return list(range(num_blocks - 1, NULL_BLOCK, -1))
 
 

@@ -38,9 +38,8 @@ class Runner(Protocol):
         ...
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens.
-
-        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. First
+        come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
         slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
         id for each row that is sampled (`num_sampled`), in order, step after step. A batch has
         several steps only where the runner's graphs feed their tokens back: it then has

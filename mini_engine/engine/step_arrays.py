@@ -53,12 +53,10 @@ def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDA
 
 
 def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[str, ArrayLike]:
-    """The arrays with one number for each of T tokens: input_ids, positions, slot_mapping.
-
-    Requests come one after the other, and the tokens of a request (`token_ids`) in order. They
-    have the `query_len` positions from `start` on; those before are in the cache already. K and V
-    of a position go to its slot (`slot_of`) in the request's block table.
-    """
+    """The arrays with one number for each of T tokens: input_ids, positions, slot_mapping. Requests
+    come one after the other, and the tokens of a request (`token_ids`) in order. They have the
+    `query_len` positions from `start` on; those before are in the cache already. K and V of a
+    position go to its slot (`slot_of`) in the request's block table."""
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -83,12 +81,9 @@ def sampled_rows(entries: Sequence[ScheduledRequest], decode_query_len: int) -> 
 
 def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str, ArrayLike]:
     """The arrays with a row for each of R requests: query_lens, context_lens, last_rows,
-    block_table.
-
-    context_lens counts the tokens that attention reads: those in the cache, this step's included.
-    last_rows are rows among the step's T tokens. block_table is (R, width): the blocks of a
-    request from the left, then zeros.
-    """
+    block_table. context_lens counts the tokens that attention reads: those in the cache, this
+    step's included. last_rows are rows among the step's T tokens. block_table is (R, width): the
+    blocks of a request from the left, then zeros."""
     query_lens = [entry.query_len for entry in entries]
     table = np.zeros((len(entries), width), np.int32)
     for row, entry in enumerate(entries):

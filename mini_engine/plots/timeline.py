@@ -56,12 +56,10 @@ def timeline(
     middle: bool = False,
 ) -> None:
     """Write the figure to `path`. Without a `title`, the first timeline is held against the last.
-
     The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
     from the kernel in the `middle` of each step. `caption` names model, device and op list, and
     says whether they are predicted. Raises ValueError when there is no timeline, or one has no
-    events on the GPU.
-    """
+    events on the GPU."""
     steps = [_step(name, events, middle) for name, events in timelines.items()]
     if not steps:
         raise ValueError("no timelines: give the events of at least one step")

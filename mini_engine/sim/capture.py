@@ -58,7 +58,6 @@ class Graph:
 
     @property
     def graphs(self) -> list[Graph]:
-        """Itself: what a `PiecewiseGraph` has several of."""
         return [self]
 
     @property
@@ -75,11 +74,9 @@ class PiecewiseGraph:
         self.launches: list[Graph | Node] = []  # of a replay, in order; a node is launched live
 
     def replay(self) -> None:
-        """Replay each graph and submit each node, in the order of `launches`.
-
-        The GPU runs them in the order in which they are submitted: a live launch reads what the
-        graph before it wrote, and the graph after it reads what the live launch wrote.
-        """
+        """Replay each graph and submit each node, in the order of `launches`. The GPU runs them in
+        the order in which they are submitted: a live launch reads what the graph before it wrote,
+        and the graph after it reads what the live launch wrote."""
         for launch in self.launches:
             if isinstance(launch, Graph):
                 launch.replay()
@@ -92,12 +89,10 @@ class PiecewiseGraph:
 
     @property
     def live(self) -> list[Node]:
-        """The launches that run eagerly at each replay."""
         return [launch for launch in self.launches if isinstance(launch, Node)]
 
     @property
     def nodes(self) -> list[Node]:
-        """The captured launches of all graphs."""
         return [node for graph in self.graphs for node in graph.nodes]
 
     @property
@@ -106,10 +101,7 @@ class PiecewiseGraph:
 
 
 class BreakableGraph(PiecewiseGraph):
-    """One capture, cut at launches whose label is in `break_on`: B of them make B + 1 graphs.
-
-    As vLLM 0.33's breakable capture.
-    """
+    """One capture, cut at launches whose label is in `break_on`, as vLLM 0.33's breakable one."""
 
     def __init__(
         self, device: Device, pool: int | None, name: str, break_on: frozenset[str]
@@ -129,8 +121,7 @@ class BreakableGraph(PiecewiseGraph):
 
         Left open: what stands where two marked launches follow each other, or nothing follows the
         last. It may be a graph of nothing, as in vLLM, or no graph. So B breaks leave B + 1 graphs
-        at most. The first graph stands in `launches` from the beginning.
-        """
+        at most. The first graph stands in `launches` from the beginning."""
         if node.label in self.break_on:
             self.launches += [node, Graph(self.device, self.pool, self.name)]
         else:
@@ -149,11 +140,8 @@ class Recorder:
 
 @contextmanager
 def recording(device: Device, pool: int, record: Callable[[Node], None]) -> Iterator[Recorder]:
-    """Give the launches of the body to `record`; none runs.
-
-    Memory of the pool stays mapped meanwhile, freed or not. A recording that fails leaves no
-    memory behind.
-    """
+    """Give the launches of the body to `record`; none runs. Memory of the pool stays mapped
+    meanwhile, freed or not. A recording that fails leaves no memory behind."""
     device.refuse_in_capture("beginning a capture inside a capture")
     recorder = device.recorder = Recorder(record, pool)
     device.memory.pin(pool)

@@ -23,12 +23,10 @@ Forward = Callable[[int], Buffer]
 
 
 class StaticInputs:
-    """Buffers whose addresses never change; each step's values are copied into them.
-
-    `shapes` gives each input the shape of the largest batch and a dtype. They start as zeros, and
-    zero is what a padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded
-    row may write there.
-    """
+    """Buffers whose addresses never change; each step's values are copied into them. `shapes` gives
+    each input the shape of the largest batch and a dtype. They start as zeros, and zero is what a
+    padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded row may write
+    there."""
 
     def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
         self.device = device
@@ -45,11 +43,9 @@ class StaticInputs:
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Copy the batch in, padded with zeros up to `rows`, in one call.
-
-        `arrays` has the batch's own rows for each name in `view(rows)`, perhaps fewer than the view
-        has, and not equally many for all. The view's other rows become zeros; what lies behind the
-        view stays as it is.
+        """Copy the batch in, padded with zeros up to `rows`, in one call. `arrays` has the batch's
+        own rows for each name in `view(rows)`, perhaps fewer than the view has, and not equally
+        many for all. The view's other rows become zeros; what lies behind the view stays as it is.
         """
         copies = []
         for name, buffer in self.view(rows).items():
@@ -77,8 +73,7 @@ class GraphRunner:
       what the graph of this rung reads (`inputs.view`).
 
     Others read `device`, `forward`, `inputs`, `ladder` (a `CaptureLadder`), `pool`, and `graphs`:
-    each captured rung -> its graph. What else is kept is nobody else's business.
-    """
+    each captured rung -> its graph. What else is kept is nobody else's business."""
 
     def __init__(
         self,
@@ -90,12 +85,10 @@ class GraphRunner:
         share_pool: bool = True,
         pool: int | None = None,
     ) -> None:
-        """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
-
-        `sizes` are the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`,
-        which other graphs use already. `share_pool=False` gives every rung a new pool of its own,
-        to show in a lesson what that costs; `pool` is then the last one. Captures nothing yet.
-        """
+        """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer. `sizes` are
+        the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`, which other
+        graphs use already. `share_pool=False` gives every rung a new pool of its own, to show in a
+        lesson what that costs; `pool` is then the last one. Captures nothing yet."""
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)
         self.share_pool = share_pool
@@ -105,11 +98,9 @@ class GraphRunner:
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Warm up and capture every rung, in the order of `capture_ladder`, which gets `order`.
-
         Returns its report, with a `RungReport` of each captured rung. A rung that finds no memory
         (`DeviceOutOfMemory`) is dropped; any other error is passed on. May be called again: then
-        `graphs` has the new graphs, and no old one, not even that of a rung that is now dropped.
-        """
+        `graphs` has the new graphs, and no old one, not even that of a rung that is now dropped."""
         self.graphs, self.outputs = {}, {}
         return capture_ladder(self.ladder.sizes, self._capture_rung, order)
 
@@ -118,11 +109,9 @@ class GraphRunner:
         return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
     def rung_for(self, num_rows: int) -> int:
-        """The smallest captured rung that holds `num_rows` rows.
-
-        Not every rung of the ladder was captured. Raises `CaptureError` where no captured rung
-        fits, naming the number of rows and the largest captured rung, if there is one.
-        """
+        """The smallest captured rung that holds `num_rows` rows. Not every rung of the ladder was
+        captured. Raises `CaptureError` where no captured rung fits, naming the number of rows and
+        the largest captured rung, if there is one."""
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
         if rung is None:
             raise CaptureError(
@@ -139,16 +128,12 @@ class GraphRunner:
         a row for each token, others one for each request. They are only read.
 
         A forward may give fewer rows than the batch has; then all of them are returned. They are
-        not copied: they stand in the graph's memory, which the next replay overwrites.
-        """
+        not copied: they stand in the graph's memory, which the next replay overwrites."""
         self.inputs.stage(rung, arrays)
         self.graphs[rung].replay()
         return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
 
-    # -- parts ---------------------------------------------------------------------------------
-
     def _capture_rung(self, rung: int) -> RungReport:
-        """Warm up, record, keep the graph under its rung. Returns what that took."""
         device, memory = self.device, self.device.memory
         if not self.share_pool:
             self.pool = memory.new_pool()
@@ -156,13 +141,9 @@ class GraphRunner:
         self._warm_up(rung)
         graph, output = self._record(rung)
         self.graphs[rung], self.outputs[rung] = graph, output
-        return RungReport(
-            rung,
-            len(graph.graphs),
-            device.cpu_us - began,
-            memory.reserved_bytes(self.pool) - reserved,
-            graph.driver_bytes,
-        )
+        grown = memory.reserved_bytes(self.pool) - reserved
+        took_us, driver = device.cpu_us - began, graph.driver_bytes
+        return RungReport(rung, len(graph.graphs), took_us, grown, driver)
 
     def _warm_up(self, rung: int) -> None:
         """Run once eagerly, on null inputs, in the graphs' pool, since no replay is under way."""
@@ -173,11 +154,9 @@ class GraphRunner:
 
     def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward of `rung` rows in `pool`, under a name that has the rung in it.
-
         Returns the graph and the buffer that its replays write, which holds garbage until the first
         of them. `capture` calls it once for each rung, after the warm-up: a subclass that captures
-        in another way (`PiecewiseGraphRunner`) replaces this method and nothing else.
-        """
+        in another way (`PiecewiseGraphRunner`) replaces this method and nothing else."""
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
         return graph, output

@@ -64,9 +64,8 @@ class Buffer:
         start, stop, _ = rows.indices(self.shape[0])
         if rows.stop is not None and rows.stop > self.shape[0]:
             raise ValueError(f"buffer[:{rows.stop}] of a buffer with {self.shape[0]} rows")
-        row_bytes = self.nbytes // max(self.shape[0], 1)
-        shape = (max(stop - start, 0), *self.shape[1:])
-        return self._at(self.address + start * row_bytes, shape)
+        address = self.address + start * (self.nbytes // max(self.shape[0], 1))
+        return self._at(address, (max(stop - start, 0), *self.shape[1:]))
 
     def check_alive(self, use: str) -> None:
         """Raise `UseAfterFree` when the memory was freed since this handle was made."""
@@ -82,11 +81,11 @@ class Buffer:
         return buffer
 
 
-Cost = Callable[..., int | float]
-
-
 def _each_buffer_once(*buffers: Buffer, **_: Scalar) -> int:
     return sum(buffer.nbytes for buffer in buffers)
+
+
+Cost = Callable[..., int | float]
 
 
 @dataclass(frozen=True)
@@ -147,11 +146,9 @@ def cost_kernel(name: str, bytes: float, flops: float, kind: Kind = "other") -> 
 
 @kernel()
 def copy(target: np.ndarray, source: np.ndarray) -> None:
-    """target = source. Bytes: each read once, written once."""
     target[...] = source
 
 
 def check_copy(target: Buffer, shape: Sequence[int]) -> None:
-    """Raises ValueError unless the shapes are equal."""
     if tuple(shape) != target.shape:
         raise ValueError(f"copy_ into {target.shape} from {tuple(shape)}: the shapes must be equal")

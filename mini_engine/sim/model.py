@@ -99,14 +99,11 @@ class KVCache:
 
 
 class Model:
-    """Weights on a device, and the launches of a forward pass over them."""
-
     def __init__(
         self, device: Device, config: ModelConfig, weights: Weights | None, cache: KVCache
     ) -> None:
         """Without `weights` (a device that only counts costs) they are allocated, not filled, and
-        have 2 bytes an element, as in a real engine.
-        """
+        have 2 bytes an element, as in a real engine."""
         if weights is None and device.compute:
             raise ValueError("a device that computes needs weights: load_weights(folder)")
         self.device, self.config, self.cache = device, config, cache
@@ -182,11 +179,9 @@ class Model:
         logits: Buffer | None = None,
         sampling: tuple[Buffer, Buffer] | None = None,
     ) -> Buffer:
-        """The token after each of these rows, (S,) int32. The caller frees it.
-
-        It is the greedy one, unless `sampling` gives the positions of all tokens (T,) and the
-        `param_rows` to draw by, (S, 5). `logits` (S, V), if given, receives the logits.
-        """
+        """The token after each of these rows, (S,) int32. The caller frees it. It is the greedy
+        one, unless `sampling` gives the positions of all tokens (T,) and the `param_rows` to draw
+        by, (S, 5). `logits` (S, V), if given, receives the logits."""
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
             tokens = scratch.empty(requests, dtype=INDEX)

@@ -43,8 +43,7 @@ class PiecewiseGraphRunner(GraphRunner):
 
         `self.forward` is called once, since each call allocates anew, and nothing executes here.
         Two ways lead there, and both are right: list the launches first and capture what lies
-        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`).
-        """
+        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`)."""
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
         whole = PiecewiseGraph(self.device)

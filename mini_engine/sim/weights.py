@@ -1,7 +1,6 @@
 """The weights of a model as float32 numpy arrays, (out, in) as the file has them: y = x @ W.T.
 
-In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read.
-Out: `Weights`: the tensors by name; q, k, v stacked into one matrix and gate, up into another.
+q, k, v are stacked into one matrix and gate, up into another.
 """
 
 from __future__ import annotations

@@ -96,12 +96,10 @@ def capacity(
 
 
 def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
-    """What fits into the bytes that are free for requests; they may be below 0.
-
-    A request takes `per_token` bytes of cache for every token of its context, and `per_request`
-    whatever its length. The limits are the largest whole numbers that still fit; what fits exactly
-    fits; 0 when not even one does.
-    """
+    """What fits into the bytes that are free for requests; they may be below 0. A request takes
+    `per_token` bytes of cache for every token of its context, and `per_request` whatever its
+    length. The limits are the largest whole numbers that still fit; what fits exactly fits; 0 when
+    not even one does."""
     a_request = context * per_token + per_request
     return Fit(
         left_bytes=free_bytes - batch * a_request,

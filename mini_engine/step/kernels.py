@@ -100,11 +100,9 @@ Groups = dict[str, tuple[str, ...]]  # of each kernel: how the names of its ops 
 
 @dataclass(frozen=True)
 class Style:
-    """How one kind of engine cuts a step into kernels. None: every op is a kernel of its own.
-
-    A kernel without ops passes once more over what the kernel before it wrote: it copies or casts
-    it, or sums up the parts in which it was written. It is launched only where that one is.
-    """
+    """How one kind of engine cuts a step into kernels. None: every op is a kernel of its own. A
+    kernel without ops passes once more over what the kernel before it wrote: it copies or casts it,
+    or sums up the parts in which it was written. It is launched only where that one is."""
 
     source: str  # where the kernels were counted
     head: Groups | None = None

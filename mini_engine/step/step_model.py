@@ -58,8 +58,7 @@ class StepModel:
     of all kernels are one product. And a step takes as long as the longest of its chains: for each
     work, the CPU issues everything up to it, and from there on the GPU never waits. A chain is a
     sum of kernels' times, so all chains are one more product. In decode, a chain is a straight line
-    in the number of keys.
-    """
+    in the number of keys."""
 
     def __init__(self, config: ModelConfig, spec: DeviceSpec, stored: Stored | None = None) -> None:
         self.config, self.spec, self.stored = config, spec, stored or stored_as(config)
