@@ -87,8 +87,8 @@ class CaptureLadder(tuple[int, ...]):
             )
         if rung == n:
             return f"A batch of {n} runs at {n}, unpadded: a graph was captured for this very size."
-        below = [size for size in self if size < n]
-        gap = f"the next rung down is {below[-1]}" if below else "there is no smaller rung"
+        below = max((size for size in self if size < n), default=0)
+        gap = f"the next rung down is {below}" if below else "there is no smaller rung"
         return (
             f"A batch of {n} runs at {rung}: a graph replays only the size it was captured with, "
             f"{gap}, so {rung - n} of the {rung} rows ({(rung - n) / rung:.0%}) are padding."
@@ -138,7 +138,13 @@ def best_ladders(
     if not ran and top is None:
         raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
     top = max(ran) if top is None else top
-    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
+    if top < 1:
+        raise ValueError(f"top rung {top}: give 1 or more")
+    # of all rungs that serve the same batches, the cheapest
+    spans = (
+        range(size, end) for size, end in pairwise([*(rows for rows in ran if rows < top), top])
+    )
+    candidates = sorted({min(span, key=cost) for span in spans} | {top})
     price = [float(cost(rung)) for rung in candidates]
     steps = [0] * len(candidates)
     for rows, count in ran.items():
@@ -188,14 +194,6 @@ def cheapest_rungs(
         best = min(best, least[-1])
         found.append(_walk_back(choices, candidates) if better else found[-1])
     return found
-
-
-def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
-    """The rungs worth considering: of all that serve the same batches, the cheapest."""
-    if top < 1:
-        raise ValueError(f"top rung {top}: give 1 or more")
-    spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)
-    return sorted({min(span, key=cost) for span in spans} | {top})
 
 
 def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:

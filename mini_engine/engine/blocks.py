@@ -44,7 +44,6 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Number of blocks that can still be handed out."""
         return len(self._free)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -62,10 +61,8 @@ class BlockPool:
         taken from the end of `self._free` by its `pop`, one after another. If none is missing,
         nothing changes.
 
-        Raises:
-            OutOfBlocks: fewer blocks are free than are missing; nothing has changed, `self._tables`
-                included, where only requests that hold blocks stand.
-        """
+        Raises OutOfBlocks if fewer blocks are free than are missing; nothing has changed then,
+        `self._tables` included, where only requests that hold blocks stand."""
         table = self._tables.get(request_id, ())
         missing = self.blocks_for(num_tokens) - len(table)
         if missing > len(self._free):

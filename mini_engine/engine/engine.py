@@ -17,7 +17,6 @@ a real one, or a fake in the tests.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
@@ -30,12 +29,10 @@ class Runner(Protocol):
 
     @property
     def now_us(self) -> float:
-        """The clock, simulated or real, in microseconds. It never runs backwards."""
-        ...
+        """The clock, simulated or real, in µs. It never runs backwards."""
 
     def wait_until(self, us: float) -> None:
         """Idle until the clock shows at least `us`: there is nothing to run before."""
-        ...
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. First
@@ -45,7 +42,6 @@ class Runner(Protocol):
         several steps only where the runner's graphs feed their tokens back: it then has
         `steps_of(descriptor)`, how many decode steps a batch that is run as this can take at once.
         """
-        ...
 
 
 class Proposer(Protocol):
@@ -54,17 +50,15 @@ class Proposer(Protocol):
     def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The same batch with `drafts` in each entry that has room for some (`for_drafts`): its
         context is so much longer than its known text."""
-        ...
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One finished request. Times are the runner's, in microseconds."""
+    """One finished request. Times are the runner's, in µs."""
 
     request: Request
     tokens: tuple[int, ...]
     finish_reason: str  # "stop": sampled one of eos_ids | "length": max_new_tokens reached
-    arrival_us: float
     token_times_us: tuple[float, ...]  # when each of tokens was known
     num_preemptions: int
 
@@ -75,19 +69,11 @@ class Completion:
     @property
     def ttft_us(self) -> float:
         """Time to first token, from arrival."""
-        return self.token_times_us[0] - self.arrival_us
-
-    @property
-    def itls_us(self) -> tuple[float, ...]:
-        """Inter-token latencies: one fewer than tokens."""
-        times = self.token_times_us
-        return tuple(after - before for before, after in pairwise(times))
+        return self.token_times_us[0] - self.request.arrival_us
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step did."""
-
     batch: ScheduledBatch
     descriptor: BatchDescriptor
     written: tuple[tuple[Request, int], ...]  # new tokens with whose they are, in order
@@ -190,7 +176,6 @@ class Engine:
             request=state.request,
             tokens=tuple(state.output),
             finish_reason=state.finish_reason,
-            arrival_us=state.request.arrival_us,
             token_times_us=tuple(self._times.pop(state.request.request_id)),
             num_preemptions=state.num_preemptions,
         )

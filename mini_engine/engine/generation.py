@@ -87,11 +87,10 @@ def requests_for(
     ]
     for request in requests:
         limits.check(request)
-        size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
         if len(request.prompt) + max_new_tokens > limits.max_model_len:
-            raise ValueError(
-                f"request {request.request_id!r}: {size} > context of {limits.max_model_len}"
-            )
+            size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
+            context = f"context of {limits.max_model_len}"
+            raise ValueError(f"request {request.request_id!r}: {size} > {context}")
     return requests
 
 
@@ -103,11 +102,11 @@ def with_blocks_for(limits: SchedulerLimits, requests: Sequence[Request]) -> Sch
     return replace(limits, num_blocks=1 + sum(longest))
 
 
-def sizes_for(
+def dispatcher_for(
     mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
-) -> list[int]:
-    """The sizes to capture: those given or, with None, vLLM's. `tell` gets a line that names the
-    given ones that no step can reach. Raises ValueError for a size below 1."""
+) -> GraphDispatcher:
+    """Over the given capture sizes or, with None, vLLM's. `tell` gets a line that names those which
+    no step can reach. Raises ValueError for a size below 1."""
     top = limits.max_num_batched_tokens
     sizes = default_capture_sizes(
         limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode,
@@ -119,14 +118,6 @@ def sizes_for(
             f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most {top} "
             "tokens" + ("" if sizes else "; none is left, so every step runs eagerly")
         )
-    return sizes
-
-
-def dispatcher_for(
-    mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
-) -> GraphDispatcher:
-    """Over the sizes of `sizes_for`."""
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
     return GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
 
 

@@ -1,7 +1,6 @@
 """Steps as stacked bars: what each of them spent its time on.
 
-In:  for each step ("recorded", "predicted") its parts in µs: keys of `COLOURS`, in that order.
-Out: a picture that is read on a phone: narrow, with large letters.
+The picture is read on a phone: narrow, with large letters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """What a cell of a notebook shows: a picture that it drew, and steps on two lanes.
 
-    with shown() as path:
-        plots.timeline(timelines, path)
-    two_lanes({"one by one": predict(shape, spec, "NONE").timeline, ...})
-
 IPython is imported when a cell shows something: the engine does without it.
 """
 

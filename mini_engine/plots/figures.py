@@ -1,7 +1,4 @@
-"""Predictions: ITL against batch, and predictions against what others have measured.
-
-In:  an `ItlCurve`; rows and classes of `validate.points`. Out: a PNG each.
-"""
+"""Predictions: ITL against batch, against what others have measured, and fleets."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import PREDICTED, canvas, doubling_ticks, log_ticks, percent_ticks
@@ -18,9 +14,6 @@ from mini_engine.validate.points import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": hue.EAGER, "PIECEWISE": hue.PIECEWISE, "FULL": hue.FULL}
 LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
-
-
-# ---------------------------------------------------------------- ITL against batch
 
 
 def itl_curve(curve: ItlCurve, path: Path | str) -> None:
@@ -86,9 +79,6 @@ def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- what others measured
-
-
 def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
     """Both axes logarithmic; a colour and a shape for how a step is launched."""
     sources = {row.point.source for row in rows}
@@ -119,7 +109,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set(xlabel="measured ITL, ms", ylabel="predicted ITL, ms")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.legend(loc="upper left")
 
 
@@ -144,11 +134,8 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
             axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
             axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+.0f}%"))
+        axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:+.0f}%")
         axes.set_xlabel("error of the prediction")
-
-
-# ---------------------------------------------------------------- fleets
 
 
 def fleet_costs(

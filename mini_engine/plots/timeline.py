@@ -1,11 +1,7 @@
 """One step on two lanes: what the CPU and the GPU did, for several ways to launch it.
 
-In:  for each way ("eager", "piecewise", "one graph") the events of one step, as `TraceEvent`s.
-Out: a PNG. Above, the whole step, on one time axis for all; below, the same short window of each,
-     large enough to read the names of the kernels.
-
-Time 0 is the first event of each timeline. Where a GPU lane is empty, the GPU has nothing to do;
-the share of that time is written above the lane.
+Above, the whole step, on one time axis for all; below, the same short window of each, large enough
+to read the names of the kernels. Time 0 is the first event of each timeline.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """Fit the figures that nobody publishes to the decode steps that somebody has measured.
 
-    fit = fit_points(points, sheets, parameters(sheets))
-    fit.sheets                         # the sheets with the fitted values in them
-    left_out(points, fit)              # each source predicted by a fit that has not seen it
-
 Every parameter is a positive figure with a prior, which is what was published about it or else what
 is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
 
@@ -66,8 +62,6 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit found."""
-
     parameters: tuple[Parameter, ...]
     theta: NDArray[np.float64]
     covariance: NDArray[np.float64]
@@ -142,17 +136,10 @@ def left_out(
     points: Sequence[Point], fit: Fit, progress: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
     """For each point, the prediction in ms of a fit that has not seen its source."""
-    found = {}
+    found: dict[str, float] = {}
     for source in sorted({point.source for point in points}):
         others = [point for point in points if point.source != source]
-        if not others:
-            continue
-        without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
-        seen = {point.host for point in others}
-        for point in points:
-            if point.source == source:
-                host = None if point.host in seen else without.usual_host(point)
-                found[point.id] = predicted_ms(point, without, host)
+        found |= _unseen([point for point in points if point.source == source], others, fit)
         progress()
     return found
 
@@ -166,10 +153,18 @@ def left_out_beside(points: Sequence[Point], judged: Sequence[Point], fit: Fit) 
         sources = {point.source for point in own}
         others = [p for p in points if p.host != host and p.source not in sources]
         if len(others) < len(points):
-            without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS)
-            sheets = without.sheets
-            found |= {p.id: predicted_ms(p, sheets, sheets.usual_host(p)) for p in own}
+            found |= _unseen(own, others, fit)
     return found
+
+
+def _unseen(own: Sequence[Point], others: Sequence[Point], fit: Fit) -> dict[str, float]:
+    """The predictions of own points by the fit to the others, where there are any."""
+    if not others:
+        return {}
+    sheets = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
+    seen = {point.host for point in others}
+    hosts = {p.id: None if p.host in seen else sheets.usual_host(p) for p in own}
+    return {point.id: predicted_ms(point, sheets, hosts[point.id]) for point in own}
 
 
 class _Problem:
@@ -280,13 +275,8 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
     left_out_ms = {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())}
     rows = [vars(one) for one in intervals(missed_by(points, fit.sheets, left_out_ms))]
     write_whole(INTERVALS, "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
-    kept = {
-        "command": COMMAND,
-        "parameters": parameters,
-        "hosts": hosts,
-        "inseparable": fit.inseparable(),
-        "left_out_ms": left_out_ms,
-    }
+    kept = {"command": COMMAND, "parameters": parameters, "hosts": hosts,
+            "inseparable": fit.inseparable(), "left_out_ms": left_out_ms}  # fmt: skip
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     return kept
 

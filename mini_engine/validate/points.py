@@ -1,27 +1,22 @@
 """Decode steps that others have measured, and how far the model is from them.
 
-A file of points is a JSON list with an object for each, as in `published/decode_points.json`.
-
-    sheets = Sheets.shipped()
-    points, unknown = read_points(SHIPPED_POINTS, sheets)
-    summary("all", rows_of(points, sheets)).median_error
-
-A point whose card, model or class is not known is left out, and a line of `unknown` says so.
+A file of points is a JSON list with an object for each, as in `published/decode_points.json`. A
+point whose card, model or class is not known is left out, and a line of `unknown` says so.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from mini_engine.files import read_json, typed
+from mini_engine.files import read_json, read_object, typed
 from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
 from mini_engine.step.kernels import StepShape
@@ -41,8 +36,7 @@ WITHIN = 0.10
 
 def read_kept() -> dict[str, Any]:
     """What the last fit left."""
-    data: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
-    return data
+    return read_object(KEPT)
 
 
 @dataclass(frozen=True)
@@ -74,8 +68,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Sheets:
-    """All cards, hosts and engines, by name."""
-
     cards: Mapping[str, Sheet]
     hosts: Mapping[str, Sheet]
     engines: Mapping[str, Sheet]
@@ -88,7 +80,7 @@ class Sheets:
         return sheets.with_hosts(read_kept()["hosts"])
 
     def with_card(self, path: Path) -> Sheets:
-        """The same, with a card of one's own, by the name that its file gives."""
+        """By the name that its file gives."""
         sheet = load_sheet("card", path)
         return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
 
@@ -115,7 +107,6 @@ class Sheets:
         return {word: s for s in self.hosts.values() for word in s.words["sources"]}
 
     def usual_host(self, point: Point) -> Sheet:
-        """The host that the point's engine usually runs on."""
         return self.hosts[self.engine_of[point.cls][0].words["host"]]
 
     def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Launched, bool]:
@@ -139,7 +130,6 @@ class Sheets:
         return None
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
-        """The same, with another value of one figure."""
         sheets = {**getattr(self, f"{kind}s")}
         sheets[name] = sheets[name].with_figure(figure, value=value)
         return replace(self, **{f"{kind}s": sheets})
@@ -185,9 +175,6 @@ def _point(item: object, where: str) -> Point:
         said = str(error).replace(": cls ", ": class ").replace(": card ", ": gpu ")
         raise ValueError(said) from None
     return replace(point, model=point.model.lower(), card=point.card.lower())
-
-
-# ---------------------------------------------------------------- held against predictions
 
 
 @dataclass(frozen=True)
@@ -283,15 +270,10 @@ def summary(name: str, rows: Sequence[Row]) -> Summary:
     errors = [abs(row.error) for row in rows]
     others = [abs(row.left_out_error) for row in rows if row.left_out_error is not None]
     return Summary(
-        name,
-        len(rows),
-        len({row.point.source for row in rows}),
-        median(errors),
-        float(np.quantile(errors, 0.9)),
-        median(row.error for row in rows),
-        sum(error <= WITHIN for error in errors) / len(errors),
-        median(others) if others else None,
-    )
+        name, len(rows), len({row.point.source for row in rows}),
+        median(errors), float(np.quantile(errors, 0.9)), median(row.error for row in rows),
+        sum(error <= WITHIN for error in errors) / len(errors), median(others) if others else None,
+    )  # fmt: skip
 
 
 def by_class(rows: Sequence[Row]) -> list[Summary]:
@@ -307,7 +289,6 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
     order = [*WAYS]
     return [
         Pair(slow, fast)
-        for slow in rows
-        for fast in rows
+        for slow, fast in product(rows, rows)
         if order.index(slow.launched) < order.index(fast.launched) and slow.step == fast.step
     ]

@@ -1,8 +1,5 @@
 """Steps with drafts that others have measured, and how far the model is from them.
 
-    rows = [row_of(point) for point in read_points()]
-    rows[0].measured, rows[0].predicted      # how many times as fast as without drafts
-
 A point brings its own acceptance, as tokens a step, so that what is judged is the cost of a step.
 """
 
@@ -46,8 +43,6 @@ class PointFile:
 
 @dataclass(frozen=True)
 class DraftRow:
-    """A point, and the same step predicted."""
-
     point: DraftPoint
     predicted: float  # how many times as fast as without drafts
 
@@ -68,7 +63,6 @@ def read_points(path: Path = SHIPPED_POINTS) -> list[DraftPoint]:
 
 
 def row_of(point: DraftPoint) -> DraftRow:
-    """A point, and what the model says of it."""
     config, spec = named_shape(point.model), load_spec(point.gpu, engine=point.engine)
     found = speculated(
         config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
