@@ -30,14 +30,10 @@ def batch_defaults(card: str, vram_bytes: float) -> BatchDefaults:
 
 
 def default_capture_sizes(
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    *,
-    max_capture_size: int | None = None,
-    capture_sizes: Sequence[int] | None = None,
-    num_speculative_tokens: int = 0,
+    max_num_seqs: int, max_num_batched_tokens: int, *, max_capture_size: int | None = None,
+    capture_sizes: Sequence[int] | None = None, num_speculative_tokens: int = 0,
     mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
     `capture_sizes` replaces the whole rule; those above `max_num_batched_tokens` are dropped.
     `max_capture_size` replaces only the ceiling. Mode NONE gives []. Source:

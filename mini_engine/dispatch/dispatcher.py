@@ -50,12 +50,9 @@ class GraphDispatcher:
     positive or appears twice, and for limits below 1."""
 
     def __init__(
-        self,
-        mode: CUDAGraphMode | str,
-        sizes: Iterable[int],
-        max_num_seqs: int,
+        self, mode: CUDAGraphMode | str, sizes: Iterable[int], max_num_seqs: int,
         decode_query_len: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mode = parse(CUDAGraphMode, mode)
         self.sizes = tuple(sorted(sizes))
         self.max_num_seqs = max_num_seqs

@@ -86,14 +86,9 @@ class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
-        self,
-        runner: Runner,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        *,
-        saves_us: SavesUs | None = None,
-        proposer: Proposer | None = None,
-    ) -> None:
+        self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,
+        saves_us: SavesUs | None = None, proposer: Proposer | None = None,
+    ) -> None:  # fmt: skip
         """`saves_us`: what preempting by swap saves, for `preemption` "cheaper". Raises ValueError
         for limits of several steps a replay with a runner of single ones, and for limits that have
         room for drafts with nobody to propose them."""
@@ -173,9 +168,7 @@ class Engine:
     def _complete(self, state: RequestState) -> Completion:
         assert state.finish_reason is not None
         return Completion(
-            request=state.request,
-            tokens=tuple(state.output),
-            finish_reason=state.finish_reason,
+            request=state.request, tokens=tuple(state.output), finish_reason=state.finish_reason,
             token_times_us=tuple(self._times.pop(state.request.request_id)),
             num_preemptions=state.num_preemptions,
-        )
+        )  # fmt: skip

@@ -55,22 +55,16 @@ def limits_for(
     seqs = min(max(num_prompts, 1), 16)
     context = min(config.max_position_embeddings, MAX_CONTEXT)
     return SchedulerLimits(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=max(64, seqs * (1 + speculation.num_tokens)),
-        num_speculative_tokens=speculation.num_tokens,
-        num_blocks=1 + seqs * -(-context // 16),
-        block_size=16,
-        max_model_len=context,
-    )
+        max_num_seqs=seqs, max_num_batched_tokens=max(64, seqs * (1 + speculation.num_tokens)),
+        num_speculative_tokens=speculation.num_tokens, num_blocks=1 + seqs * -(-context // 16),
+        block_size=16, max_model_len=context,
+    )  # fmt: skip
 
 
 def requests_for(
-    prompts: Sequence[str],
-    tokenizer: Tokenizer,
-    limits: SchedulerLimits,
-    max_new_tokens: int,
+    prompts: Sequence[str], tokenizer: Tokenizer, limits: SchedulerLimits, max_new_tokens: int,
     sampling: SamplingParams = GREEDY,
-) -> list[Request]:
+) -> list[Request]:  # fmt: skip
     """A request for each prompt, with ids `prompt 1`, `prompt 2`, … Each is drawn with a seed of
     its own, that of `sampling` for the first, then one more each: so a prompt that is given twice
     is continued in two ways. Raises ValueError for an empty prompt and for one that does not fit

@@ -43,14 +43,9 @@ class _Step(NamedTuple):
 
 
 def timeline(
-    timelines: Mapping[str, Sequence[TraceEvent]],
-    path: Path | str,
-    *,
-    title: str | None = None,
-    caption: str = PREDICTED,
-    zoom_us: float = 60.0,
-    middle: bool = False,
-) -> None:
+    timelines: Mapping[str, Sequence[TraceEvent]], path: Path | str, *, title: str | None = None,
+    caption: str = PREDICTED, zoom_us: float = 60.0, middle: bool = False,
+) -> None:  # fmt: skip
     """Write the figure to `path`. Without a `title`, the first timeline is held against the last.
     The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
     from the kernel in the `middle` of each step. `caption` names model, device and op list, and

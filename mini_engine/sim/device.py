@@ -42,13 +42,9 @@ class Device(Clocks):
     """One simulated GPU and the CPU thread that feeds it, each with its clock."""
 
     def __init__(
-        self,
-        spec: DeviceSpec,
-        *,
-        compute: bool = True,
-        memory_bytes: int | None = None,
+        self, spec: DeviceSpec, *, compute: bool = True, memory_bytes: int | None = None,
         record: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
         super().__init__(spec, record=record)
         self.compute = compute

@@ -44,18 +44,11 @@ def open_checkpoint(folder: Path | str) -> Checkpoint:
 
 
 def generate(
-    checkpoint: Checkpoint,
-    spec: DeviceSpec,
-    prompts: Sequence[str],
-    mode: str,
-    *,
-    max_new_tokens: int = 48,
-    capture_sizes: Sequence[int] | None = None,
-    sampling: SamplingParams = GREEDY,
-    speculation: generation.Speculation = generation.PLAIN,
-    on_token: generation.OnToken | None = None,
-    tell: generation.Tell = lambda line: None,
-) -> Generation:
+    checkpoint: Checkpoint, spec: DeviceSpec, prompts: Sequence[str], mode: str, *,
+    max_new_tokens: int = 48, capture_sizes: Sequence[int] | None = None,
+    sampling: SamplingParams = GREEDY, speculation: generation.Speculation = generation.PLAIN,
+    on_token: generation.OnToken | None = None, tell: generation.Tell = lambda line: None,
+) -> Generation:  # fmt: skip
     """Run all prompts side by side. `sampling` is the first prompt's (`requests_for`). Raises
     ValueError for an empty prompt, for one that does not fit the context, for a draft model that
     does not fit the other, and for weights that are not finite; MemoryError for a model that does

@@ -76,15 +76,9 @@ class GraphRunner:
     each captured rung -> its graph. What else is kept is nobody else's business."""
 
     def __init__(
-        self,
-        device: Device,
-        forward: Forward,
-        inputs: StaticInputs,
-        sizes: Sequence[int],
-        *,
-        share_pool: bool = True,
-        pool: int | None = None,
-    ) -> None:
+        self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int], *,
+        share_pool: bool = True, pool: int | None = None,
+    ) -> None:  # fmt: skip
         """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer. `sizes` are
         the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`, which other
         graphs use already. `share_pool=False` gives every rung a new pool of its own, to show in a

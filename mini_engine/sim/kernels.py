@@ -150,9 +150,8 @@ def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
 @kernel(
     bytes=_attention_bytes,
     flops=lambda out, *b: 4 * out.shape[1] * attention_pairs(b[4].array, b[5].array),
-    kind="attention",
-    indices=(4,),
-)
+    kind="attention", indices=(4,),
+)  # fmt: skip
 def attention(
     out: np.ndarray, q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray,
     block_table: np.ndarray, query_lens: np.ndarray, context_lens: np.ndarray,

@@ -101,12 +101,9 @@ class Kernel:
 
 
 def kernel(
-    *,
-    bytes: Cost = _each_buffer_once,
-    flops: Cost = lambda *_, **__: 0,
-    kind: Kind = "other",
+    *, bytes: Cost = _each_buffer_once, flops: Cost = lambda *_, **__: 0, kind: Kind = "other",
     indices: tuple[int, ...] = (),
-) -> Callable[[Callable[..., None]], Kernel]:
+) -> Callable[[Callable[..., None]], Kernel]:  # fmt: skip
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
     return lambda function: Kernel(function.__name__, function, bytes, flops, kind, indices)
 

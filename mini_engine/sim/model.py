@@ -173,12 +173,9 @@ class Model:
             self.device.launch(kernel, *buffers, label=label, **scalars)
 
     def head(
-        self,
-        hidden: Buffer,
-        last_rows: Buffer,
-        logits: Buffer | None = None,
+        self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None,
         sampling: tuple[Buffer, Buffer] | None = None,
-    ) -> Buffer:
+    ) -> Buffer:  # fmt: skip
         """The token after each of these rows, (S,) int32. The caller frees it. It is the greedy
         one, unless `sampling` gives the positions of all tokens (T,) and the `param_rows` to draw
         by, (S, 5). `logits` (S, V), if given, receives the logits."""

@@ -19,16 +19,9 @@ class PiecewiseGraphRunner(GraphRunner):
     """Captures the pieces between the ops that resist capture, and runs those live."""
 
     def __init__(
-        self,
-        device: Device,
-        forward: Forward,
-        inputs: StaticInputs,
-        sizes: Sequence[int],
-        splitting_ops: Collection[str],
-        *,
-        share_pool: bool = True,
-        pool: int | None = None,
-    ) -> None:
+        self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int],
+        splitting_ops: Collection[str], *, share_pool: bool = True, pool: int | None = None,
+    ) -> None:  # fmt: skip
         """`splitting_ops` are labels of launches; neighbours share a piece, as in vLLM."""
         super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
         self.splitting_ops = frozenset(splitting_ops)

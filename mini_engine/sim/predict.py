@@ -41,14 +41,9 @@ class Prediction:
 
 
 def predict(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    mode: str,
-    *,
-    batch: int = 1,
-    context: int = 512,
+    config: ModelConfig, spec: DeviceSpec, mode: str, *, batch: int = 1, context: int = 512,
     capture_sizes: Sequence[int] | None = None,
-) -> Prediction:
+) -> Prediction:  # fmt: skip
     """What a decode of `batch` requests with `context` tokens each, this step's included, takes in
     a mode: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE, … or `HF eager`."""
     (seqs, budget), shape = spec.batch_defaults, StepShape.decode(batch, context)

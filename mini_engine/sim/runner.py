@@ -56,16 +56,9 @@ class SimRunner:
     """Runs batches of one model on one simulated device. An `engine.Runner`."""
 
     def __init__(
-        self,
-        device: Device,
-        config: ModelConfig,
-        weights: Weights | None,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        *,
-        share_pool: bool = True,
-        sampling: bool = False,
-    ) -> None:
+        self, device: Device, config: ModelConfig, weights: Weights | None, limits: SchedulerLimits,
+        dispatcher: GraphDispatcher, *, share_pool: bool = True, sampling: bool = False,
+    ) -> None:  # fmt: skip
         """Captures nothing yet: call `capture()`. With `sampling` each request is drawn as its
         `SamplingParams` say; without, all are greedy. Raises ValueError for limits with
         `host_blocks`: only the CUDA wing copies K and V out."""

@@ -66,14 +66,9 @@ class CapacityReport:
 
 
 def capacity(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    *,
-    context: int,
-    batch: int = 1,
-    stored: Stored | None = None,
-    capture_sizes: Sequence[int] = (),
-) -> CapacityReport:
+    config: ModelConfig, spec: DeviceSpec, *, context: int, batch: int = 1,
+    stored: Stored | None = None, capture_sizes: Sequence[int] = (),
+) -> CapacityReport:  # fmt: skip
     """`stored`: weights and cache; as the checkpoint is where None is given. `capture_sizes`: of
     full graphs. Raises ValueError for a number below 1."""
     stored, top = stored or stored_as(config), max(capture_sizes, default=0)

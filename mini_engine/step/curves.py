@@ -69,14 +69,9 @@ class ItlCurve:
 
 
 def itl_curve(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    ladder: CaptureLadder,
-    *,
-    context: int,
-    max_batch: int,
+    config: ModelConfig, spec: DeviceSpec, ladder: CaptureLadder, *, context: int, max_batch: int,
     stored: Stored | None = None,
-) -> ItlCurve:
+) -> ItlCurve:  # fmt: skip
     """From batch 1 to `max_batch`: every batch up to 512, some of those above, and both sides of
     each corner. Every request has `context` tokens. ValueError below 1."""
     costs = StepModel(config, spec, stored)
@@ -161,8 +156,6 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,
         capture_us=sum(graphs) * (spec.cpu_op_us + spec.capture_node_us),
-        instantiate_us=sum(graphs) * spec.instantiate_node_us,
-        graphs=len(graphs),
-        nodes=sum(graphs),
-        node_bytes=sum(graphs) * spec.graph_node_bytes,
-    )
+        instantiate_us=sum(graphs) * spec.instantiate_node_us, graphs=len(graphs),
+        nodes=sum(graphs), node_bytes=sum(graphs) * spec.graph_node_bytes,
+    )  # fmt: skip

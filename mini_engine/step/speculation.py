@@ -71,15 +71,9 @@ def head_of(config: ModelConfig) -> ModelConfig:
 
 
 def speculated(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    *,
-    batch: int,
-    context: int,
-    drafts: int,
-    draft: ModelConfig | None = None,
-    stored: Stored | None = None,
-) -> Speculated:
+    config: ModelConfig, spec: DeviceSpec, *, batch: int, context: int, drafts: int,
+    draft: ModelConfig | None = None, stored: Stored | None = None,
+) -> Speculated:  # fmt: skip
     """`batch` requests with `context` tokens each, at the rungs of vLLM's ladder for these drafts.
     `draft`: the model that writes them; None: n-grams. Raises ValueError below 1."""
     model = StepModel(config, spec, stored)

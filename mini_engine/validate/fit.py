@@ -101,12 +101,9 @@ def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
 
 
 def fit_points(
-    points: Sequence[Point],
-    sheets: Sheets,
-    parameters: Sequence[Parameter],
-    start: NDArray[np.float64] | None = None,
-    steps: int = STEPS,
-) -> Fit:
+    points: Sequence[Point], sheets: Sheets, parameters: Sequence[Parameter],
+    start: NDArray[np.float64] | None = None, steps: int = STEPS,
+) -> Fit:  # fmt: skip
     """Fit all parameters to the points, at least one."""
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
