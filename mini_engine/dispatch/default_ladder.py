@@ -42,8 +42,6 @@ def default_capture_sizes(
     AssertionError, and for a setting that has no meaning."""
     if parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:
         return []
-    if num_speculative_tokens < 0:
-        raise ValueError(f"num_speculative_tokens {num_speculative_tokens}: give 0 or more")
     query_len = 1 + num_speculative_tokens
     ceiling = max_capture_size
     if ceiling is None:

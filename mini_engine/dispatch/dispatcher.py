@@ -1,7 +1,6 @@
 """Which captured graph runs this batch?
 
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], max_num_seqs=8)
-    dispatcher.descriptors()                      # what to capture, in this order
     dispatcher.dispatch(num_reqs=3, num_tokens=3, uniform_token_count=1)
     # BatchDescriptor(mode=FULL, num_tokens=4, num_reqs=4, uniform_token_count=1)
 

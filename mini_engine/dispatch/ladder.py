@@ -5,8 +5,7 @@ tokens, and pads each batch to the next *rung*, the smallest size that holds it.
 for each token; padding adds rows.
 
     ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
-    ladder.rung(33)                                            # 40
-    ladder.waste({33: 100}).padded_rows                        # 700
+    ladder.rung(33), ladder.waste({33: 100}).padded_rows       # 40, 700
     optimal_ladder({33: 100, 1: 7}, rungs=2)                   # rungs 1 and 33
 """
 
@@ -32,13 +31,9 @@ class CaptureLadder(tuple[int, ...]):
         ladder = super().__new__(cls, sizes)
         if not ladder:
             raise ValueError("a ladder needs at least one rung: give the sizes to capture")
-        for below, size in zip((0, *ladder), ladder, strict=False):
-            if size < 1:
-                raise ValueError(f"rung {size} is not positive: capture sizes start at 1")
-            if size == below:
-                raise ValueError(f"rung {size} appears twice: give each capture size once")
-            if size < below:
-                raise ValueError(f"rung {size} comes after {below}: give capture sizes rising")
+        for below, size in pairwise((0, *ladder)):
+            if size <= below:
+                raise ValueError(f"rung {size} after {below}: give sizes from 1 up, rising")
         return ladder
 
     @property
@@ -47,7 +42,6 @@ class CaptureLadder(tuple[int, ...]):
 
     @property
     def top(self) -> int:
-        """The largest batch that runs in a graph."""
         return self[-1]
 
     def rung(self, n: int) -> int | None:
@@ -116,13 +110,10 @@ def optimal_ladder(
     histogram: Mapping[int, int], rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> CaptureLadder:
     """The ladder of at most `rungs` rungs on which the steps of `histogram` cost least. Exact.
-
     `histogram`: rows in a batch -> number of such steps. `cost(rung)`: of one step at that rung,
     for example in µs; any function, rising or not. By default it is the rung, which gives the
     fewest padded rows. `top`: the last rung, by default the largest batch in the histogram; larger
-    batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
-    fewest rungs.
-
+    batches run eagerly and are left out. Of equally good ladders, the one with the fewest rungs.
     Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`."""
     return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
 

@@ -1,8 +1,7 @@
 """Paged KV memory: which block of the cache holds which token of which request.
 
 The cache has num_blocks x block_size rows. A request's blocks may lie anywhere in it, so no memory
-is wasted except the rest of its last block
-(PagedAttention: Kwon et al., SOSP 2023, https://arxiv.org/abs/2309.06180).
+is wasted except the rest of its last block (PagedAttention: Kwon et al. 2023, arXiv 2309.06180).
 
 Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
 computes padded rows too, and they write their K and V to block 0.

@@ -7,11 +7,8 @@ In a step, data flows one way:
 
 A `Proposer` guesses what comes after the last known token of each decode, and the same step checks
 it (speculation.py). With `limits.steps_per_replay` a batch of decodes that a full graph runs takes
-several steps (`Scheduler.for_steps`). Either way, several tokens of a request come back together,
-so that is when they are known.
-
-The engine knows no clock, no device and no model. The runner has all three: the simulated GPU,
-a real one, or a fake in the tests.
+several steps (`Scheduler.for_steps`). The engine knows no clock, no device and no model: the runner
+has all three.
 """
 
 from collections import deque
@@ -142,12 +139,10 @@ class Engine:
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> list[Completion]:
         """Serve all requests, each from its arrival_us on. Completions come in the order they end.
-        Raises ValueError before any runs if one could never be served, or two share an id."""
+        Raises ValueError before any runs if one could never be served."""
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))
         for request in arrivals:
             self.scheduler.limits.check(request)
-        if len({request.request_id for request in arrivals}) < len(arrivals):
-            raise ValueError("two requests share an id: give each request its own")
         completions: list[Completion] = []
         while arrivals or self.scheduler.has_unfinished:
             if not self.scheduler.has_unfinished:

@@ -5,14 +5,12 @@ Everything else is as in `scheduler.Scheduler`, which decides who is preempted a
 1. A preempted request keeps what it has computed, in as many host blocks as it had full or partly
    full. Where so many are not free, or by "cheaper" where copying saves no time, it is preempted by
    recompute.
-2. It waits at the front of the line, and is admitted by the same rules: with room for all its known
-   tokens, or for the next chunk without `reserve_full_isl`. Its blocks come back in that step, and
-   it goes on where it stopped: as a decode, if it was one.
+2. It waits at the front of the line, and is admitted by the same rules. Its blocks come back in
+   that step, and it goes on where it stopped: as a decode, if it was one.
 3. Blocks that come back are its own and have no key: with a prefix cache it shares none of them.
    Those that it left keep their keys until they are handed out.
 
-The runner copies out before anything writes, and in before anything reads. A step that preempts
-admits nobody, so no batch has both.
+A step that preempts admits nobody, so no batch has copies both out and in.
 """
 
 from collections.abc import Callable

@@ -18,8 +18,6 @@ LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full gr
 
 def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
-    if not curve.points:
-        raise ValueError("the curve has no points: compute it for batch 1 at least")
     spec = curve.spec
     caption = (
         f"{PREDICTED}: decode steps of {curve.shape} on {spec.name}, host {spec.host}, engine "

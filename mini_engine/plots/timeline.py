@@ -46,14 +46,10 @@ def timeline(
     timelines: Mapping[str, Sequence[TraceEvent]], path: Path | str, *, title: str | None = None,
     caption: str = PREDICTED, zoom_us: float = 60.0, middle: bool = False,
 ) -> None:  # fmt: skip
-    """Write the figure to `path`. Without a `title`, the first timeline is held against the last.
-    The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
+    """Without a `title`, the first timeline is held against the last. The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
     from the kernel in the `middle` of each step. `caption` names model, device and op list, and
-    says whether they are predicted. Raises ValueError when there is no timeline, or one has no
-    events on the GPU."""
+    says whether they are predicted. Raises ValueError when one has no events on the GPU."""
     steps = [_step(name, events, middle) for name, events in timelines.items()]
-    if not steps:
-        raise ValueError("no timelines: give the events of at least one step")
     first, last = steps[0], steps[-1]
     finding = f"{first.name}: ITL {first.itl_us / 1e3:.2f} ms, the GPU idle {first.idle:.0%}"
     if last is not first:
@@ -67,7 +63,13 @@ def timeline(
     with canvas(path, size, title=title or finding, caption=caption) as figure:
         rows = figure.subplots(2 * len(steps) + 1, 1, height_ratios=[LEGEND_TALL, *heights])
         above, below = rows[1 : len(steps) + 1], rows[len(steps) + 1 :]
-        _legend(rows[0], steps)
+        used = {e.category for step in steps for e in step.events}
+        handles = [Patch(color=c, label=told) for one, (c, told) in COLOURS.items() if one in used]
+        rows[0].set_axis_off()
+        rows[0].legend(
+            handles=handles, loc="upper left", ncols=4, borderaxespad=0, columnspacing=1.4,
+            handlelength=1.2,
+        )  # fmt: skip
         for axes, step in zip(above, steps, strict=True):
             _whole(axes, step, whole_us)
         above[-1].set_xlabel("ms since the step began: the whole step")
@@ -92,19 +94,6 @@ def _step(name: str, events: Sequence[TraceEvent], middle: bool) -> _Step:
         begin_us = kernels[len(kernels) // 2]
     idle = 1 - busy_us(moved, GPU) / itl_us
     return _Step(name[:1].upper() + name[1:], moved, itl_us, idle, begin_us)
-
-
-# ---------------------------------------------------------------- panels
-
-
-def _legend(axes: Axes, steps: Sequence[_Step]) -> None:
-    """What the colours that are used mean."""
-    used = {e.category for step in steps for e in step.events}
-    axes.set_axis_off()
-    axes.legend(
-        handles=[Patch(color=c, label=told) for name, (c, told) in COLOURS.items() if name in used],
-        loc="upper left", ncols=4, borderaxespad=0, columnspacing=1.4, handlelength=1.2,
-    )  # fmt: skip
 
 
 def _whole(axes: Axes, step: _Step, end_us: float) -> None:

@@ -74,9 +74,8 @@ class PiecewiseGraph:
         self.launches: list[Graph | Node] = []  # of a replay, in order; a node is launched live
 
     def replay(self) -> None:
-        """Replay each graph and submit each node, in the order of `launches`. The GPU runs them in
-        the order in which they are submitted: a live launch reads what the graph before it wrote,
-        and the graph after it reads what the live launch wrote."""
+        """Replay each graph and submit each node, in the order of `launches`, in which the GPU runs
+        them: a live launch reads what the graph before it wrote."""
         for launch in self.launches:
             if isinstance(launch, Graph):
                 launch.replay()
@@ -113,15 +112,14 @@ class BreakableGraph(PiecewiseGraph):
 
     def append(self, node: Node) -> None:
         """Take the next launch of the capture, in the order in which the function makes them.
-
         Afterwards a replay of `launches` must run every launch that was taken once, and in that
         order: the marked ones (label in `break_on`) live, all others as nodes of graphs, those
         between two marked ones in one graph. Its graphs have `self.pool` and `self.name`. Nothing
         runs before the replay, marked or not.
 
-        Left open: what stands where two marked launches follow each other, or nothing follows the
-        last. It may be a graph of nothing, as in vLLM, or no graph. So B breaks leave B + 1 graphs
-        at most. The first graph stands in `launches` from the beginning."""
+        Where two marked launches follow each other, or nothing follows the last, may stand a graph
+        of nothing, as in vLLM, or no graph: B breaks leave B + 1 graphs at most. The first graph
+        stands in `launches` from the beginning."""
         if node.label in self.break_on:
             self.launches += [node, Graph(self.device, self.pool, self.name)]
         else:

@@ -1,11 +1,8 @@
 """The two clocks of a device, and the queue between them.
 
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
-has ended and the gap between kernels is over:
-
-    start = max(cpu, gpu + gap)
-
-While `queue_depth` submissions have not ended, the CPU waits with the next one.
+has ended and the gap between kernels is over: start = max(cpu, gpu + gap). While `queue_depth`
+submissions have not ended, the CPU waits with the next one.
 """
 
 from __future__ import annotations

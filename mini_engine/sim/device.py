@@ -6,11 +6,9 @@
     device.read(x)                         # waits for the GPU, then copies back
 
 A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`, and the GPU what `kernel_us` says
-(mini_engine/step/run.py); mini_engine/sim/clocks.py says when the kernel starts.
-
-With `compute=False` the device only counts costs: kernels are not run and big buffers take no
-memory, so that a model of any size is predicted in milliseconds. Copies from the host still
-happen, since the cost of attention depends on the metadata that they bring.
+(mini_engine/step/run.py). With `compute=False` the device only counts costs: kernels are not run
+and big buffers take no memory. Copies from the host still happen, since the cost of attention
+depends on the metadata that they bring.
 """
 
 from __future__ import annotations

@@ -61,19 +61,18 @@ class GraphRunner:
     A forward may have a memory, as a KV cache is one. So nothing is computed twice, and nothing for
     rows that are nobody's, except from zeros, which is what a padded row reads.
 
-    * Before a rung is captured, its forward runs once eagerly, a *warm-up*: what a first call does,
-      a capture does not permit. A warm-up is a real step, so it runs when all inputs are zeros, not
-      on the last batch. Its memory comes from `pool`. When the capture begins, its output has been
-      freed, and the GPU has done all of it.
+    * Before a rung is captured, its forward runs once eagerly, a *warm-up*, since a capture does
+      not permit what a first call does. It is a real step, so it runs when all inputs are zeros.
+      Its memory comes from `pool`. When the capture begins, its output has been freed, and the GPU
+      has done all of it.
     * A capture runs the forward once more and executes nothing.
     * A step copies the batch to where the graph reads, all inputs in one call, and launches one
-      graph: one copy, one launch. It waits for nothing, neither before the copy nor after the
-      launch, takes no memory of the device, and neither calls the forward nor clears the inputs.
-      What the graph reads and the batch does not fill is zeros; buffers are not touched beyond
-      what the graph of this rung reads (`inputs.view`).
+      graph: one copy, one launch. It waits for nothing, takes no memory of the device, and neither
+      calls the forward nor clears the inputs. What the graph reads and the batch does not fill is
+      zeros; buffers are not touched beyond what the graph of this rung reads (`inputs.view`).
 
     Others read `device`, `forward`, `inputs`, `ladder` (a `CaptureLadder`), `pool`, and `graphs`:
-    each captured rung -> its graph. What else is kept is nobody else's business."""
+    each captured rung -> its graph."""
 
     def __init__(
         self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int], *,

@@ -1,14 +1,13 @@
-"""The kernels of a decoder, in numpy: nine a layer, and a few at either end of a step.
-
-In: arrays on the device. Out: the out-parameter, always first, written in place.
+"""The kernels of a decoder, in numpy: nine a layer, and a few at either end of a step. The
+out-parameter is always first, and written in place.
 
 **Batch invariance.** A row's result must not depend on the rows beside it, or eager and graph could
 not be compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear`
 multiplies row by row, and `attention` does one query at a time over exactly the keys it may see. A
 real engine cannot afford this and compares with a tolerance.
 
-Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables are
-left out, and of a KV cache only what is read counts, as in `mini_engine/step/kernels.py`.
+Costs: each activation and weight is moved once. Index arrays and rotary tables are left out, and of
+a KV cache only what is read counts, as in `mini_engine/step/kernels.py`.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """

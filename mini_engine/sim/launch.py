@@ -4,8 +4,6 @@
     def add(out, a, b):
         np.add(a, b, out=out)
 
-    device.launch(add, out, a, b)
-
 A kernel is a numpy function that writes its out-parameters, plus its cost: `bytes` and `flops` are
 called with the buffers and the same scalars. Where the cost depends on the *contents* of a buffer
 (attention reads as much KV as the context is long), it reads `buffer.array`: metadata that the host

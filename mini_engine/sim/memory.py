@@ -1,18 +1,17 @@
 """Device memory: an address space, a caching allocator and its pools.
 
-A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when.
-This is the smallest allocator in which one can ask it:
+A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when:
 
 * memory is taken from the device in **segments** and handed out in **blocks** (best fit, split,
   merged again when freed), as PyTorch's caching allocator does;
 * a freed block stays in its pool and is handed out again: a graph that still points there reads
-  what the next owner wrote. Only `release_cached` gives a segment back; from then on its addresses
-  are nobody's, and touching one raises `IllegalAddress`;
+  what the next owner wrote. Only `release_cached` gives a segment back; touching it then raises
+  `IllegalAddress`;
 * a **pool** is a set of segments for its own users only. Graphs that never run at the same time
   may share one: captured largest first, the small ones fit into the memory of the large one.
 
-Nothing is promised about the contents of fresh memory. Here every allocation is filled with 0xFF
-bytes, NaN in every float type and -1 in every integer type, so that a read before a write shows.
+Every allocation is filled with 0xFF bytes, NaN in every float type and -1 in every integer type, so
+that a read before a write shows.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class Memory:
     counts costs: no byte is ever touched."""
 
     def __init__(self, capacity_bytes: int, *, poison: bool = True) -> None:
-        if capacity_bytes <= 0:
-            raise ValueError(f"memory of {capacity_bytes} bytes: give the device a positive size")
         self.capacity_bytes = capacity_bytes
         self.poison = poison
         self.epoch = 0  # grows when addresses are given back: older views are out of date
@@ -260,14 +257,10 @@ def capture_ladder(
     capture_rung: Callable[[int], RungReport],
     order: Sequence[int] | None = None,
 ) -> CaptureReport:
-    """Capture every rung once, in the order in which the small ones find room, and report.
-
-    `rungs` are all rungs, in any order. `order`, if it is given, is the order to keep to, for a
-    lesson; rungs that it leaves out are not captured, and an empty one leaves out all.
-    `capture_rung(rung)` captures one into the pool that all share and says what that took. A rung
-    for which it raises `DeviceOutOfMemory` is dropped, and the others are still tried; any other
-    error is passed on.
-
+    """Capture every rung once, in the order in which the small ones find room. `rungs` are all
+    rungs, in any order; `order`, for a lesson, replaces them and their order. `capture_rung(rung)`
+    captures one into the pool that all share and says what that took. A rung for which it raises
+    `DeviceOutOfMemory` is dropped, and the others are still tried; any other error is passed on.
     Returns the reports of the captured rungs and the numbers of the dropped ones, each in the order
     in which they were tried."""
     report = CaptureReport()

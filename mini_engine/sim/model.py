@@ -1,9 +1,6 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family, or Qwen3's mixture of experts, on the simulated
 device.
 
-    hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
-    tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
-
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
@@ -104,8 +101,6 @@ class Model:
     ) -> None:
         """Without `weights` (a device that only counts costs) they are allocated, not filled, and
         have 2 bytes an element, as in a real engine."""
-        if weights is None and device.compute:
-            raise ValueError("a device that computes needs weights: load_weights(folder)")
         self.device, self.config, self.cache = device, config, cache
         self.dtype = "float32" if weights else "float16"
         half = (config.max_position_embeddings, config.head_dim // 2)

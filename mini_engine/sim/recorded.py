@@ -2,15 +2,12 @@
 
 In:  the name of a recording that ships with the project, or a file that `torch.profiler` has
      written (`export_chrome_trace`, .json or .json.gz).
-Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken apart,
-     `Anatomy`: launches, kernels by kind, how busy the GPU was, and what it waited for.
+Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken apart, `Anatomy`.
 
 A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
 how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
-Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted.
-
-A profiler with stacks slows the host down: the times of the CPU lane, and the idle time of the GPU
-in an eager step, are upper bounds.
+Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted. A
+profiler with stacks slows the host down: the idle time of an eager step is an upper bound.
 """
 
 from __future__ import annotations

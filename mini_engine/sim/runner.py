@@ -1,7 +1,5 @@
 """The engine's runner on the simulated GPU: a scheduled batch in, sampled tokens out.
 
-It runs a batch as the dispatcher's descriptor says:
-
 * NONE: every launch from the CPU, unpadded;
 * FULL: one graph for the body and the head, padded to its rung;
 * PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape depends

@@ -168,7 +168,6 @@ def test_submit_and_step_drive_the_engine_by_hand() -> None:
     [
         (Request("bad", [], 3), "'bad': the prompt is empty"),
         (Request("bad", [1] * 40, 1), "> context of 40"),
-        (Request("ok", [2], 1), "two requests share an id"),
     ],
 )
 def test_a_bad_request_is_refused_before_anything_runs(bad: Request, says: str) -> None:
