@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
@@ -62,11 +62,6 @@ class Completion:
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def ttft_us(self) -> float:
-        """Time to first token, from arrival."""
-        return self.token_times_us[0] - self.request.arrival_us
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,13 @@ class Engine:
         written = tuple((state.request, token) for state, token in kept)
         for request, _ in written:
             self._times[request.request_id].append(ended_us)
-        completions = tuple(self._complete(state) for state in finished)
+        completions = tuple(
+            Completion(
+                state.request, tuple(state.output), str(state.finish_reason),
+                tuple(self._times.pop(state.request.request_id)), state.num_preemptions,
+            )
+            for state in finished
+        )  # fmt: skip
         return StepRecord(batch, descriptor, written, began_us, ended_us, completions)
 
     def run(
@@ -159,11 +160,3 @@ class Engine:
             if on_step:
                 on_step(record)
         return completions
-
-    def _complete(self, state: RequestState) -> Completion:
-        assert state.finish_reason is not None
-        return Completion(
-            request=state.request, tokens=tuple(state.output), finish_reason=state.finish_reason,
-            token_times_us=tuple(self._times.pop(state.request.request_id)),
-            num_preemptions=state.num_preemptions,
-        )  # fmt: skip

@@ -46,9 +46,10 @@ def timeline(
     timelines: Mapping[str, Sequence[TraceEvent]], path: Path | str, *, title: str | None = None,
     caption: str = PREDICTED, zoom_us: float = 60.0, middle: bool = False,
 ) -> None:  # fmt: skip
-    """Without a `title`, the first timeline is held against the last. The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
-    from the kernel in the `middle` of each step. `caption` names model, device and op list, and
-    says whether they are predicted. Raises ValueError when one has no events on the GPU."""
+    """Without a `title`, the first timeline is held against the last. The short windows are
+    `zoom_us` wide, from the first call that is not the engine's own work, or from the kernel in the
+    `middle` of each step. `caption` names model, device and op list, and says whether they are
+    predicted. Raises ValueError when one has no events on the GPU."""
     steps = [_step(name, events, middle) for name, events in timelines.items()]
     first, last = steps[0], steps[-1]
     finding = f"{first.name}: ITL {first.itl_us / 1e3:.2f} ms, the GPU idle {first.idle:.0%}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,11 +70,6 @@ class StepShape:
             padded = self.num_reqs - self.served
             touched = config.experts.touched(self.num_tokens - padded + (padded > 0))
         return 1, self.num_tokens, self.num_reqs, self.kv_tokens, self.qk_pairs, touched
-
-    def routed(self, ids: NDArray[np.integer[Any]]) -> StepShape:
-        """The same, where it is known which experts each token goes to: ids (layers, tokens, k). A
-        layer's kernels are alike, so it is the mean over layers that counts."""
-        return replace(self, touched=float(np.mean([len(np.unique(layer)) for layer in ids])))
 
     @classmethod
     def decode(cls, batch: int, context: int) -> StepShape:

@@ -14,9 +14,9 @@ There are two clocks, and every piece of work, a kernel or a graph, moves both:
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-So a run of launches is three numbers (`Run`), and 28 layers are a power of one. Around them, the
-CPU works in the engine (`host_step_us`), copies the inputs, may prepare the next step while the GPU
-runs (`ahead_us`), waits for the GPU and reads a token back (`sync_us`).
+So a run of launches is three numbers (`Run`). Around it, the CPU works in the engine
+(`host_step_us`), copies the inputs, may prepare the next step while the GPU runs (`ahead_us`),
+waits for the GPU and reads a token back (`sync_us`).
 
 A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
 taken to have room for everything: where it is full, the GPU is far behind and sets the pace.
@@ -53,11 +53,6 @@ class Run(NamedTuple):
         """One run and then another: both have been issued, and the later chain ends last."""
         both = max(self.both + after.gpu, self.issue + after.both)
         return Run(self.issue + after.issue, both, self.gpu + after.gpu)
-
-    def times(self, n: int) -> Run:
-        """The same run n times: each time after the first, the slower of the two sets the pace."""
-        pace = (n - 1) * max(self.issue, self.gpu)
-        return Run(n * self.issue, self.both + pace, n * self.gpu)
 
 
 class Work(NamedTuple):
