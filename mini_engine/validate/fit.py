@@ -91,13 +91,8 @@ class Fit:
 
 def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
     """The sheets with a host for each machine whose CPU some point waited for."""
-    words = {
-        point.host
-        for point in points
-        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "FULL"
-    }
-    usual = sheets.hosts[USUAL_HOST]["op_us"]
-    return sheets.with_hosts(dict.fromkeys(sorted(words), usual))
+    words = {p.host for p in points if sheets.engine_of[p.cls][1] != "FULL"} - {*sheets.host_of}
+    return sheets.with_hosts(dict.fromkeys(sorted(words), sheets.hosts[USUAL_HOST]["op_us"]))
 
 
 def fit_points(
@@ -175,14 +170,13 @@ class _Problem:
         per_source = Counter(point.source for point in points)
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
+        hosts = [sheets.host_of.get(p.host) or sheets.usual_host(p) for p in points]
         uses = [
-            {("card", p.card), ("host", feeds.name), ("engine", sheets.engine_of[p.cls][0].name)}
-            for p in points
-            for feeds in [sheets.host_of.get(p.host) or sheets.usual_host(p)]
+            {("card", p.card), ("host", host.name), ("engine", sheets.engine_of[p.cls][0].name)}
+            for p, host in zip(points, hosts, strict=True)
         ]
         self.moved = [
-            [index for index, used in enumerate(uses) if used & set(parameter.where)]
-            for parameter in parameters
+            [at for at, used in enumerate(uses) if used & {*one.where}] for one in parameters
         ]
 
     def sheets_at(self, theta: NDArray[np.float64]) -> Sheets:
@@ -195,11 +189,10 @@ class _Problem:
     def residuals(
         self, theta: NDArray[np.float64], which: Sequence[int] | None = None
     ) -> NDArray[np.float64]:
-        sheets = self.sheets_at(theta)
-        chosen = range(len(self.points)) if which is None else which
+        sheets, chosen = self.sheets_at(theta), [*(which or range(len(self.points)))]
         points = [self.points[i] for i in chosen]
         ratios = [predicted_ms(point, sheets) / point.itl_ms for point in points]
-        found: NDArray[np.float64] = np.log(ratios) / self.sigma[list(chosen)]
+        found: NDArray[np.float64] = np.log(ratios) / self.sigma[chosen]
         return found
 
     def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -264,8 +257,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             else:  # the hosts that stand in `KEPT` alone
                 hosts[name] = value
         parameters.append({
-            "name": p.name, "figure": p.figure,
-            "files": [f"{kind} {name}" for kind, name in p.where],
+            "name": p.name, "figure": p.figure, "files": [" ".join(where) for where in p.where],
             "value": value, "low": low, "high": high, "prior": p.prior, "prior_from": p.why,
             "told_by_data": round(fit.told_by_data(index), 2),
         })  # fmt: skip
@@ -281,12 +273,10 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
 def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:
     """How far each point lies from its prediction, by kind of step."""
     found: Missed = {(name, *batches): [] for name in get_args(Launched) for batches in BATCHES}
-    for point in points:
-        if point.id in left_out_ms:
-            name = sheets.engine_of[point.cls][1]
-            batches = next(of for of in BATCHES if point.batch <= of[1])
-            log = math.log(point.itl_ms / left_out_ms[point.id])
-            found[name, *batches].append((point.source, log))
+    for point in (point for point in points if point.id in left_out_ms):
+        batches = next(of for of in BATCHES if point.batch <= of[1])
+        log = math.log(point.itl_ms / left_out_ms[point.id])
+        found[sheets.engine_of[point.cls][1], *batches].append((point.source, log))
     return {kind: logs for kind, logs in found.items() if logs}
 
 

@@ -41,8 +41,6 @@ def read_kept() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Point:
-    """One measured decode step."""
-
     id: str
     cls: str  # the engine and how it launches: "vLLM eager"; `class` in the file
     model: str
@@ -117,18 +115,6 @@ class Sheets:
         spec = put_together(self.cards[point.card], known or self.usual_host(point), engine)
         return with_pdl(spec) if engine.words["pdl"] else spec, launched, known is not None
 
-    def complaint(self, point: Point) -> str | None:
-        """One line that names what is not known of a point, or None."""
-        for what, word, known in (
-            ("card", point.card, sorted(self.cards)),
-            ("model", point.model, sorted(SHAPES)),
-            ("engine", point.cls, sorted(self.engine_of)),
-            ("quant", point.quant or FORMATS[0], [*FORMATS, *PUBLISHED]),
-        ):
-            if word not in known:
-                return f"{point.id}: no {what} {word!r}, known are {', '.join(known)}"
-        return None
-
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
         sheets = {**getattr(self, f"{kind}s")}
         sheets[name] = sheets[name].with_figure(figure, value=value)
@@ -156,12 +142,20 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
-    ids = [point.id for point in points]
-    if twice := next((id for id in ids if ids.count(id) > 1), None):
-        raise ValueError(f"{path}: two points have one id, {twice!r:.40}")
-    complaints = [sheets.complaint(point) for point in points]
-    known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
-    return known, [complaint for complaint in complaints if complaint]
+    known, unknown = list[Point](), list[str]()
+    for point in points:
+        for what, word, of in (
+            ("card", point.card, sheets.cards), ("model", point.model, SHAPES),
+            ("engine", point.cls, sheets.engine_of),
+            ("quant", point.quant or FORMATS[0], (*FORMATS, *PUBLISHED)),
+        ):  # fmt: skip
+            if word not in of:
+                known_are = f"known are {', '.join(sorted(of))}"
+                unknown.append(f"{point.id}: no {what} {word!r}, {known_are}")
+                break
+        else:
+            known.append(point)
+    return known, unknown
 
 
 def _point(item: object, where: str) -> Point:
@@ -179,8 +173,6 @@ def _point(item: object, where: str) -> Point:
 
 @dataclass(frozen=True)
 class Row:
-    """One point beside its prediction."""
-
     point: Point
     predicted_ms: float
     low_ms: float | None  # of the interval, where one is known
