@@ -188,7 +188,6 @@ def cheapest_rungs(
 
 
 def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:
-    """The chosen rungs, read back from the last candidate through the choice made at each."""
     at, rungs = len(candidates), []
     for choice in reversed(choices):
         rungs.append(candidates[at - 1])

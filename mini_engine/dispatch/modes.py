@@ -41,7 +41,6 @@ class CUDAGraphMode(Enum):
     FULL_AND_PIECEWISE = (FULL, PIECEWISE)
 
     def separate_routine(self) -> bool:
-        """Do decode batches get graphs of their own?"""
         return isinstance(self.value, tuple)
 
     def decode_mode(self) -> CUDAGraphMode:

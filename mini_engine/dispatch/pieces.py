@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a split forward pass."""
-
     id: int
     splitting: bool  # its ops run live; otherwise they are captured as a graph
     ops: list[str]

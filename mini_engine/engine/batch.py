@@ -104,7 +104,6 @@ class RequestState:
         return len(self.request.prompt) + len(self.output)
 
     def token_ids(self, start: int, stop: int) -> list[int]:
-        """Known tokens at positions start .. stop - 1: prompt first, then output."""
         n = len(self.request.prompt)
         return [
             *self.request.prompt[start:stop],

@@ -20,7 +20,6 @@ class OutOfBlocks(RuntimeError):
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
-    """Slot of the KV cache that holds `position`."""
     return block_table[position // block_size] * block_size + position % block_size
 
 
@@ -46,7 +45,6 @@ class BlockPool:
         return len(self._free)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that hold num_tokens tokens of one request."""
         return -(-num_tokens // self.block_size)
 
     def has_room(self, request_id: str, num_tokens: int) -> bool:

@@ -22,8 +22,6 @@ from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
 class Runner(Protocol):
-    """What runs a batch: it owns the model, the KV cache and the clock."""
-
     @property
     def now_us(self) -> float:
         """The clock, simulated or real, in µs. It never runs backwards."""
@@ -42,8 +40,6 @@ class Runner(Protocol):
 
 
 class Proposer(Protocol):
-    """What guesses the next tokens of requests."""
-
     def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The same batch with `drafts` in each entry that has room for some (`for_drafts`): its
         context is so much longer than its known text."""

@@ -38,8 +38,6 @@ PLAIN = Speculation()
 
 @dataclass(frozen=True)
 class Generation:
-    """What one run of the engine wrote, in the order of the prompts."""
-
     mode: str
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
@@ -154,7 +152,6 @@ def generated(
     runner: Any, report: CaptureReport, limits: SchedulerLimits, requests: Sequence[Request],
     tokenizer: Tokenizer, proposer: Proposer | None, on_token: OnToken | None,
 ) -> Generation:  # fmt: skip
-    """Serve the requests side by side, on a runner whose graphs are captured (`report`)."""
     index = {request.request_id: i for i, request in enumerate(requests)}
 
     def tell(request: Request, token: int) -> None:

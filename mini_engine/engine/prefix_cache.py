@@ -54,11 +54,9 @@ class KeyedBlocks:
         return iter(self._queue)
 
     def find(self, key: bytes) -> int | None:
-        """The oldest block with this key, free or not."""
         return next(iter(self._blocks.get(key, ())), None)
 
     def name(self, block: int, key: bytes) -> None:
-        """Give a block its key. From now on it can be found."""
         self._keys[block] = key
         self._blocks.setdefault(key, {})[block] = None
 
@@ -70,7 +68,6 @@ class KeyedBlocks:
         return block
 
     def evict(self, block: int) -> None:
-        """Take the key off a block, so that it is not found any more."""
         key = self._keys.pop(block)
         del self._blocks[key][block]
         if not self._blocks[key]:

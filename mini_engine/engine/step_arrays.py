@@ -45,7 +45,6 @@ def step_shapes(
 
 
 def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDArray[np.int32]]:
-    """All arrays of a batch, without padding."""
     arrays = token_arrays(batch.entries, limits.block_size)
     arrays |= request_arrays(batch.entries, max_blocks(limits))
     arrays["last_rows"] = sampled_rows(batch.entries, limits.decode_query_len)

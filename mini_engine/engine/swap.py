@@ -30,8 +30,6 @@ SavesUs = Callable[[int], float]
 
 
 class Parked(NamedTuple):
-    """A waiting request whose K and V are in host memory."""
-
     host_blocks: tuple[int, ...]  # in order of position
     num_prefill: int  # as it was: below it the request is in the middle of its prompt
 
@@ -59,13 +57,11 @@ class SwappingScheduler(Scheduler):
         self._parked[request_id] = Parked((), 0)
 
     def cancel(self, request_id: str) -> RequestState | None:
-        """As in Scheduler; its host blocks are free, too."""
         if parked := self._parked.pop(request_id, None):
             self.free_host += parked.host_blocks
         return super().cancel(request_id)
 
     def step(self) -> ScheduledBatch | None:
-        """As in Scheduler, with the copies that the batch needs."""
         self._outs, self._ins = [], []
         batch = super().step()
         return batch and replace(batch, swap_out=tuple(self._outs), swap_in=tuple(self._ins))
@@ -109,7 +105,6 @@ class SwappingScheduler(Scheduler):
 
 
 def scheduler_for(limits: SchedulerLimits, saves_us: SavesUs | None = None) -> Scheduler:
-    """The scheduler that these limits ask for."""
     if limits.preemption == "recompute":
         return Scheduler(limits)
     return SwappingScheduler(limits, saves_us)

@@ -175,7 +175,6 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
 
 
 def in_few_colours(file: io.BytesIO) -> bytes:
-    """The PNG with a palette: a third of the bytes, and no eye sees it."""
     image, out = Image.open(file).convert("RGB"), io.BytesIO()
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()

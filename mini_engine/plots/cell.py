@@ -41,7 +41,6 @@ def shown(kind: str = "svg") -> Iterator[Path]:
 
 
 def two_lanes(steps: Mapping[str, Sequence[TraceEvent]]) -> None:
-    """Show each step, by its name, on the lanes of CPU and GPU, all on one scale."""
     from IPython.display import SVG, display
 
     display(SVG(lanes_svg(steps)))  # type: ignore[no-untyped-call]

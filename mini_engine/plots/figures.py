@@ -60,7 +60,6 @@ def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
 
 
 def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
-    """The share of eager's ITL that graphs save, and the rungs that they run at."""
     whole = [point.saved for point in curve.points]
     pieces = [1 - point.piecewise.itl_us / point.eager.itl_us for point in curve.points]
     axes.plot(batches, pieces, "--", color=hue.MODE_COLOURS["piecewise"])

@@ -98,7 +98,6 @@ def _step(name: str, events: Sequence[TraceEvent], middle: bool) -> _Step:
 
 
 def _whole(axes: Axes, step: _Step, end_us: float) -> None:
-    """The whole step, on an axis that all steps share, with its ITL at its end."""
     _lanes(axes, step.events, 0.001, GPU_TALL, edge=0.0)
     axes.set_xlim(0, end_us / 1e3)
     end_ms = step.itl_us / 1e3

@@ -32,8 +32,6 @@ class CaptureError(RuntimeError):
 
 
 class Graph:
-    """Recorded launches. `replay()` runs them on whatever their addresses then hold."""
-
     def __init__(self, device: Device, pool: int | None, name: str) -> None:
         self.device, self.name = device, name
         self.pool = device.memory.new_pool() if pool is None else pool
@@ -67,8 +65,6 @@ class Graph:
 
 
 class PiecewiseGraph:
-    """Graphs with live launches between them."""
-
     def __init__(self, device: Device) -> None:
         self.device = device
         self.launches: list[Graph | Node] = []  # of a replay, in order; a node is launched live

@@ -80,7 +80,6 @@ class Clocks:
         self.issue(name, self.spec.copy_us, "copy", [(name, self.spec.kernel_floor_us)])
 
     def gpu(self, name: str, gap_us: float, duration_us: float, category: str) -> None:
-        """The GPU works for `duration_us` on what was issued last."""
         start = max(self.cpu_us, self.gpu_us + gap_us)
         self._event(GPU, name, start, duration_us, category)
         self.gpu_us = start + duration_us
@@ -88,7 +87,6 @@ class Clocks:
         self.counters.kernels += category != "copy"
 
     def wait_until(self, at_us: float, why: str = "idle") -> None:
-        """The CPU waits, unless that time has passed already."""
         if at_us > self.cpu_us:
             self.cpu(why, at_us - self.cpu_us, "wait")
 

@@ -37,8 +37,6 @@ from mini_engine.step.run import kernel_us
 
 
 class Device(Clocks):
-    """One simulated GPU and the CPU thread that feeds it, each with its clock."""
-
     def __init__(
         self, spec: DeviceSpec, *, compute: bool = True, memory_bytes: int | None = None,
         record: bool = False,
@@ -161,7 +159,6 @@ class Device(Clocks):
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Launches between graphs: an engine does more for each of them there."""
         self._launch_us = self.spec.live_op_us
         try:
             yield

@@ -39,7 +39,6 @@ class StaticInputs:
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
-        """Fill all buffers with zeros: a warm-up must not see the last batch."""
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
@@ -98,7 +97,6 @@ class GraphRunner:
         return capture_ladder(self.ladder.sizes, self._capture_rung, order)
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """`run_at` the rung of `rung_for`."""
         return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
     def rung_for(self, num_rows: int) -> int:

@@ -219,7 +219,6 @@ def sort_by_expert(order: np.ndarray, ids: np.ndarray) -> None:
 
 
 def _touched(out: Buffer, weight: Buffer) -> float:
-    """The share of the experts that so many tokens are expected to need (`Experts.touched`)."""
     tokens, active, width = out.shape
     return 1 - (1 - active * width / weight.shape[0]) ** tokens
 
@@ -267,13 +266,11 @@ def argmax(out: np.ndarray, logits: np.ndarray) -> None:
 
 @kernel(flops=lambda out, a, b: out.size)
 def add(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """out = a + b."""
     np.add(a, b, out=out)
 
 
 @kernel(flops=lambda out, a, b: out.size)
 def multiply(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """out = a · b."""
     np.multiply(a, b, out=out)
 
 

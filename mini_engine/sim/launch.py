@@ -66,7 +66,6 @@ class Buffer:
         return self._at(address, (max(stop - start, 0), *self.shape[1:]))
 
     def check_alive(self, use: str) -> None:
-        """Raise `UseAfterFree` when the memory was freed since this handle was made."""
         if not self.block.owned_by(self.serial):
             raise UseAfterFree(
                 f"{use}: the buffer at {self.address:#x} {self.shape} was freed. "
@@ -88,8 +87,6 @@ Cost = Callable[..., int | float]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A numpy function with out-parameters, and what it costs."""
-
     name: str
     function: Callable[..., None]
     bytes: Cost  # bytes moved through device memory

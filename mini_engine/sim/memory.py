@@ -53,14 +53,11 @@ class Block:
     serial: int = 0  # which allocation this is: a stale handle carries an older number
 
     def owned_by(self, serial: int) -> bool:
-        """Is allocation number `serial` still the owner of this block?"""
         return not self.free and self.serial == serial
 
 
 @dataclass(eq=False)
 class Segment:
-    """A run of bytes taken from the device."""
-
     address: int
     nbytes: int
     pool: int
@@ -91,7 +88,6 @@ class Memory:
         self._serial = 0
 
     def new_pool(self) -> int:
-        """The id of a new, empty pool."""
         pool, self._next_pool = self._next_pool, self._next_pool + 1
         self._free[pool] = []
         return pool
@@ -106,7 +102,6 @@ class Memory:
         return sum(s.nbytes for s in self._segments if pool is None or s.pool == pool)
 
     def allocated_bytes(self, pool: int | None = None) -> int:
-        """Bytes handed out and not yet freed, of `pool` or of all pools."""
         return sum(b.nbytes for b in self._live.values() if pool is None or b.pool == pool)
 
     def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
@@ -248,7 +243,6 @@ def size_order(block: Block) -> tuple[int, int]:
 
 
 def round_up(n: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `n`."""
     return -(-n // multiple) * multiple
 
 

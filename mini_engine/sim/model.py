@@ -71,7 +71,6 @@ class StepInputs:
     last_rows: Buffer  # (R q,) rows of its last q tokens, whose logits are sampled
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The same addresses, cut to a step of this size."""
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
         rows["last_rows"] *= len(self.last_rows) // len(self.query_lens)
         return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
@@ -109,7 +108,6 @@ class Model:
         self.sin = device.upload(tables[1]) if tables else device.empty(half)
 
         def put(tensors: Mapping[str, tuple[int, ...]]) -> Buffer:
-            """These tensors on the device, row under row: read, or only allocated."""
             if weights:
                 return device.upload(weights.stacked(tensors))
             (_, *width), rows = next(iter(tensors.values())), sum(s[0] for s in tensors.values())
@@ -159,7 +157,6 @@ class Model:
     def _run(
         self, rows: Sequence[tuple[Any, ...]], labels: Sequence[str], values: Mapping[str, Buffer]
     ) -> None:
-        """Launch the kernels of one part of the list."""
         for (kernel, *names), label in zip(rows, labels, strict=True):
             buffers = [values[name] for name in names if name in values]
             scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}

@@ -16,8 +16,6 @@ from mini_engine.sim.launch import Buffer
 
 
 class PiecewiseGraphRunner(GraphRunner):
-    """Captures the pieces between the ops that resist capture, and runs those live."""
-
     def __init__(
         self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int],
         splitting_ops: Collection[str], *, share_pool: bool = True, pool: int | None = None,

@@ -85,7 +85,6 @@ class Anatomy:
 
 
 def recording_names() -> list[str]:
-    """The recordings that ship with the project."""
     files = {path.stem for path in RECORDINGS.glob("*.json")} - {NSYS.stem}
     return sorted(files | set(nsys_steps()))
 
@@ -248,7 +247,6 @@ def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, 
 
 
 def _profile(path: Path) -> tuple[TraceEvent, ...]:
-    """The step of a profiler's file. ValueError where it is none, or saw nothing of the GPU."""
     try:
         opened = gzip.open if path.name.endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8") as file:
@@ -264,7 +262,6 @@ def _profile(path: Path) -> tuple[TraceEvent, ...]:
 
 
 def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
-    """Rows as events, each with the category by which it is drawn and counted."""
     listed = sorted(rows, key=lambda row: row[2])
     in_graphs = {row[4] for row in listed if row[0] == "api" and "GraphLaunch" in row[1]}
     # A copy to pageable memory returns when it is done (CUDA Runtime API, "API synchronization

@@ -46,13 +46,10 @@ class ModelInputs(StaticInputs):
         return vars(self.step(rows, min(rows, self.max_num_seqs)))
 
     def step(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The inputs of a step of exactly this size."""
         return StepInputs(**self.buffers).rows(num_tokens, num_reqs)
 
 
 class SimRunner:
-    """Runs batches of one model on one simulated device. An `engine.Runner`."""
-
     def __init__(
         self, device: Device, config: ModelConfig, weights: Weights | None, limits: SchedulerLimits,
         dispatcher: GraphDispatcher, *, share_pool: bool = True, sampling: bool = False,
@@ -140,7 +137,6 @@ class SimRunner:
         return self._whole(step)
 
     def _whole(self, step: StepInputs) -> Buffer:
-        """Body and head."""
         hidden = self.model.body(step)
         tokens = self._head(hidden, step)
         self.device.free(hidden)

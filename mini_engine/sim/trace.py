@@ -49,7 +49,6 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
 
 
 def summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str, float]]:
-    """How long each timeline is that has events, and how busy its lanes are."""
     found = {}
     for name, events in timelines.items():
         if events:

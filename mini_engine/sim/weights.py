@@ -27,7 +27,6 @@ class Weights:
     read: Callable[[str], Array]  # a tensor, by its name in a Hugging Face checkpoint
 
     def stacked(self, names: Iterable[str]) -> Array:
-        """The named tensors, row under row."""
         parts = [self.read(name) for name in names]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

@@ -51,7 +51,6 @@ class CapacityReport:
         return self.left_bytes >= 0
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """(label, bytes, note) of every item, in the order in which memory is taken."""
         cache = f"{self.batch} x {self.context:,} tokens, {self.kv_bytes_per_token:,} bytes each"
         return [
             ("card", self.vram_bytes, "all there is"),
@@ -128,7 +127,6 @@ def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
 
 
 def check_context(config: ModelConfig, context: int) -> None:
-    """Raises ValueError for a context in tokens beyond the one that the model was made for."""
     if context > config.max_position_embeddings:
         most = f"was made for {config.max_position_embeddings:,} tokens at most"
         if config.sliding_window:

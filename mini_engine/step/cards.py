@@ -56,8 +56,6 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a file, with where it comes from."""
-
     value: float
     kind: Kind
     source: str
@@ -95,8 +93,6 @@ WORDS: dict[str, Any] = {"card": CardWords, "host": HostWords, "engine": EngineW
 
 @dataclass(frozen=True)
 class Sheet:
-    """One file: its name, figures, and what else its kind of file says."""
-
     name: str
     figures: Mapping[str, Figure]
     words: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +105,6 @@ class Sheet:
 
 
 def names(kind: str) -> list[str]:
-    """The cards, hosts or engines that ship with the project."""
     return sorted(path.stem for path in FOLDERS[kind].glob("*.json"))
 
 
@@ -189,13 +184,11 @@ class DeviceSpec:
         return None
 
     def on_host(self, factor: float) -> DeviceSpec:
-        """The same, fed by a host that takes `factor` times as long for each op."""
         times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if "op_us" in parts}
         return replace(self, **times)
 
     @property
     def batch_defaults(self) -> BatchDefaults:
-        """The limits that vLLM sets on this card."""
         return batch_defaults(self.name, self.vram_bytes)
 
     def source(self, figure: str) -> str:
@@ -240,7 +233,6 @@ def load_spec(
 
 
 def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
-    """The figures of one prediction."""
     sheets = {"card": card, "host": host, "engine": engine}
     values: dict[str, Any] = {
         name: math.prod(sheets[HOME[figure]][figure] for figure in factors)

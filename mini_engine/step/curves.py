@@ -31,7 +31,6 @@ class ItlPoint:
 
     @property
     def speedup(self) -> float:
-        """How many times as long eager takes as one full graph."""
         return self.eager.itl_us / self.full.itl_us
 
     @property
@@ -53,7 +52,6 @@ class ItlCurve:
         return next(point for point in self.points if point.batch == batch)
 
     def finding(self) -> str:
-        """One sentence: where eager is launch-bound, and what one full graph saves of ITL."""
         first, last = self.points[0], self.points[-1]
         top = [first, *(p for p in self.points if p.rung)][-1]
         share, of_top = (f"{p.saved:.0%}" if abs(p.saved) >= 0.1 else f"{p.saved:.1%}"
@@ -129,8 +127,6 @@ def step_floor_us(
 
 @dataclass(frozen=True)
 class CaptureCost:
-    """What it costs to have the graphs of one capture size."""
-
     warmup_us: float
     capture_us: float
     instantiate_us: float

@@ -29,7 +29,6 @@ class Way:
 
     @classmethod
     def of(cls, spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0) -> Way:
-        """A predicted ITL with the interval of its mode and batch."""
         return cls(itl_us, *spec.interval(itl_us, mode, batch, floor_us) or ())
 
 

@@ -48,8 +48,6 @@ class OpCost(NamedTuple):
 
 @dataclass(frozen=True)
 class StepShape:
-    """How much one step computes."""
-
     num_tokens: int  # rows of the hidden state
     num_reqs: int  # rows that get logits
     kv_tokens: int  # keys to read: context lengths, this step's tokens included, summed
@@ -59,7 +57,6 @@ class StepShape:
 
     @property
     def served(self) -> int:
-        """Requests that the engine's CPU works for."""
         return self.num_reqs if self.real_reqs is None else self.real_reqs
 
     def sizes(self, config: ModelConfig) -> tuple[float, ...]:
@@ -193,7 +190,6 @@ def grouped(
 
 
 def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
-    """The kernels of head, layer and tail. Raises ValueError for an unknown style."""
     if style not in STYLES:
         raise ValueError(f"no op list {style!r}: use one of {', '.join(STYLES)}")
     by, whole = STYLES[style], STYLES[style].layer is None

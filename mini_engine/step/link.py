@@ -27,8 +27,6 @@ _FILE = Path(__file__).with_name("links.json")
 
 @dataclass(frozen=True)
 class Link:
-    """How ranks of one machine are joined. Times in µs."""
-
     cards: tuple[str, ...]  # those that have it; all others have PCIe
     start_us: float  # an exchange, its kernel included, or a ring ...
     rank_us: float  # ... and of an exchange this much more for each rank

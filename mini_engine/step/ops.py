@@ -76,7 +76,6 @@ def layer(c: ModelConfig, *, norm_first: bool = False, copied_cache: bool = Fals
 
 
 def mlp(i: int, x: Value, out: Value) -> list[Op]:
-    """SwiGLU with `i` columns between."""
     gate, silu, up, act = (token(name, i) for name in ("gate", "silu", "up", "act"))
     return [
         *product("gate_proj", x, gate, "gate"), Op("gate.silu", silu, (gate,), 4 * i),
@@ -122,7 +121,6 @@ def summed(c: ModelConfig, place: str, ops: list[Op]) -> list[Op]:
 
 
 def head(c: ModelConfig) -> list[Op]:
-    """What comes before the layers: the embedding, positions with their cos and sin, a norm."""
     rows = token("rows of the table", c.hidden_size)
     first = token("residual", c.hidden_size)
     table = norm("first_norm", first, token("normed", c.hidden_size))

@@ -113,7 +113,6 @@ def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
 
 
 def joined(runs: Iterable[Run]) -> Run:
-    """Runs one after another, at least one."""
     return reduce(Run.then, runs)
 
 
@@ -141,7 +140,6 @@ def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
 
 
 def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
-    """The bandwidth that kernels of this kind reach."""
     if kind == "product":
         return spec.product_gb_s
     return spec.attention_gb_s if kind == "attention" else spec.copy_bandwidth_gb_s
@@ -183,14 +181,12 @@ def input_copy(spec: DeviceSpec) -> Work:
 
 
 def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
-    """One graph, from the GPU time of each of its kernels."""
     nodes, busy_us = len(times_us), sum(times_us)
     gpu_us = busy_us + (nodes - 1) * spec.graph_gap_us
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 
 
 def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
-    """CPU time to launch one kernel on its own."""
     if by == "engine":
         return spec.live_op_us if mode == "piecewise" else spec.cpu_op_us
     return spec.torch_op_us if by == "torch" else spec.cpu_launch_us

@@ -40,20 +40,16 @@ class Speculated:
 
     @property
     def plain_tokens_s(self) -> float:
-        """Of all requests together, without drafts."""
         return self.batch * 1e6 / self.plain_us
 
     @property
     def drafts_us(self) -> float:
-        """A step with drafts: they are written, and then checked."""
         return self.draft_us + self.check_us
 
     def speedup(self, accept: float) -> float:
-        """Tokens in the same time, over those of plain steps."""
         return tokens_a_step(accept, self.drafts) * self.plain_us / self.drafts_us
 
     def tokens_s(self, accept: float) -> float:
-        """Of all requests together."""
         return self.plain_tokens_s * self.speedup(accept)
 
     @property

@@ -28,8 +28,6 @@ Chains = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 
 class Launches(NamedTuple):
-    """What a step of a model launches, without its times."""
-
     nodes: Any  # of each work: how many kernels it has; an array of int64
     graphs: NDArray[np.bool_]  # of each work: is it a graph
     by: NDArray[np.int64]  # of each work: who launches it, an index into `LAUNCHERS`
@@ -149,7 +147,6 @@ def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines that are the highest somewhere at 0 or more keys, from the flattest on."""
 
     def overtakes(flat: Line, steep: Line) -> float:
-        """At how many keys."""
         return (flat[0] - steep[0]) / (steep[1] - flat[1])
 
     kept: list[Line] = []

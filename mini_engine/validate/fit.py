@@ -56,7 +56,6 @@ class Parameter:
     top: float = sys.float_info.max
 
     def at(self, theta: float) -> float:
-        """The figure, so many spreads from its prior."""
         return min(self.prior * math.exp(self.spread * theta), self.top)
 
 
@@ -90,7 +89,6 @@ class Fit:
 
 
 def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
-    """The sheets with a host for each machine whose CPU some point waited for."""
     words = {p.host for p in points if sheets.engine_of[p.cls][1] != "FULL"} - {*sheets.host_of}
     return sheets.with_hosts(dict.fromkeys(sorted(words), sheets.hosts[USUAL_HOST]["op_us"]))
 
@@ -99,7 +97,6 @@ def fit_points(
     points: Sequence[Point], sheets: Sheets, parameters: Sequence[Parameter],
     start: NDArray[np.float64] | None = None, steps: int = STEPS,
 ) -> Fit:  # fmt: skip
-    """Fit all parameters to the points, at least one."""
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     residuals, damping = problem.residuals(theta), 1e-2
@@ -150,7 +147,6 @@ def left_out_beside(points: Sequence[Point], judged: Sequence[Point], fit: Fit) 
 
 
 def _unseen(own: Sequence[Point], others: Sequence[Point], fit: Fit) -> dict[str, float]:
-    """The predictions of own points by the fit to the others, where there are any."""
     if not others:
         return {}
     sheets = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets

@@ -35,7 +35,6 @@ WITHIN = 0.10
 
 
 def read_kept() -> dict[str, Any]:
-    """What the last fit left."""
     return read_object(KEPT)
 
 
@@ -78,7 +77,6 @@ class Sheets:
         return sheets.with_hosts(read_kept()["hosts"])
 
     def with_card(self, path: Path) -> Sheets:
-        """By the name that its file gives."""
         sheet = load_sheet("card", path)
         return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
 
@@ -122,7 +120,6 @@ class Sheets:
 
 
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
-    """The ITL that the model predicts for a point, which the sheets must know."""
     spec, launched, _ = sheets.spec(point, host)
     whole = SHAPES[point.model]
     config = whole if point.tp == 1 else whole.shard(point.tp)
@@ -229,8 +226,6 @@ class Summary:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same step on the same host and card, launched in two ways."""
-
     slow: Row
     fast: Row
 
@@ -246,7 +241,6 @@ class Pair:
 def rows_of(
     points: Sequence[Point], sheets: Sheets, left_out: Mapping[str, float] | None = None
 ) -> list[Row]:
-    """Every point beside its prediction."""
     rows = []
     for point in points:
         spec, launched, known = sheets.spec(point)
