@@ -83,8 +83,7 @@ def _rope_bytes(
 
 
 def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, eps: float = 0) -> float:
-    numbers = len(q) * (q.shape[1] + k_cache.shape[2] * k_cache.shape[3])
-    return (15 if eps else 7) * numbers / 2
+    return (15 if eps else 7) / 2 * len(q) * (q.shape[1] + k_cache.shape[2] * k_cache.shape[3])
 
 
 @kernel(bytes=_rope_bytes, flops=_rope_flops, indices=(4, 5))

@@ -159,7 +159,8 @@ def anatomy(recording: Recording) -> Anatomy:
 def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
     """The anatomy of a timeline. With `whole`, the GPU also waits before its first kernel."""
     on_gpu = sorted((e for e in events if e.lane == GPU), key=lambda e: e.start_us)
-    calls = sorted((e for e in events if _launches(e)), key=lambda e: e.start_us)
+    on_cpu = (e for e in events if e.lane == CPU and e.category in ("launch", "graph", "copy"))
+    calls = sorted(on_cpu, key=lambda e: e.start_us)
     idle_in_launch = idle = busy = 0.0
     until = min(e.start_us for e in events) if whole else on_gpu[0].start_us
     for event in on_gpu:
@@ -172,23 +173,14 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
     if whole:
         idle += max(e.end_us for e in events) - until
     shares = _shares((kind_of(event.name), 1, event.duration_us) for event in on_gpu)
-    kernels, launches = counted(events)
     heard = any(e.lane == CPU for e in events)  # else nobody recorded the calls
     once = shares.get("KV write") or shares.get("attention")
-    graphs = sum(e.category == "graph" for e in calls)
+    launches, graphs = len(calls), sum(e.category == "graph" for e in calls)
+    kernels = sum(e.category in ("kernel", "node") for e in on_gpu)  # a copy is none
     return Anatomy(
         launches if heard else None, graphs if heard else None, kernels,
         int(once.count) if once else None, busy, idle_in_launch if heard else None, idle, shares,
     )  # fmt: skip
-
-
-def counted(events: Sequence[TraceEvent]) -> tuple[int, int]:
-    """(kernels, launches). A copy is a launch to the CPU, and no kernel to the GPU."""
-    return sum(e.category in ("kernel", "node") for e in events), sum(map(_launches, events))
-
-
-def _launches(event: TraceEvent) -> bool:
-    return event.lane == CPU and event.category in ("launch", "graph", "copy")
 
 
 def kind_of(kernel: str) -> str:

@@ -68,4 +68,4 @@ def row_of(point: DraftPoint) -> DraftRow:
         config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
         draft=head_of(config) if point.draft == "head" else None,
     )  # fmt: skip
-    return DraftRow(point, point.tokens * found.plain_us / found.drafts_us)
+    return DraftRow(point, point.tokens / found.longer)
