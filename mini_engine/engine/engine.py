@@ -130,11 +130,9 @@ class Engine:
         return StepRecord(batch, descriptor, written, began_us, ended_us, completions)
 
     def run(
-        self,
-        requests: Iterable[Request],
-        on_token: Callable[[Request, int], None] | None = None,
+        self, requests: Iterable[Request], on_token: Callable[[Request, int], None] | None = None,
         on_step: Callable[[StepRecord], None] | None = None,
-    ) -> list[Completion]:
+    ) -> list[Completion]:  # fmt: skip
         """Serve all requests, each from its arrival_us on. Completions come in the order they end.
         Raises ValueError before any runs if one could never be served."""
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))

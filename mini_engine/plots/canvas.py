@@ -44,23 +44,13 @@ PICTURES = tuple(UNDATED)
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
-    "figure.dpi": 100,
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 15,
-    "axes.labelsize": 16,
-    "axes.titlesize": 16,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": hue.RULE,
-    "legend.frameon": False,
-    "legend.fontsize": 15,
-    "lines.linewidth": 2.5,
+    "figure.dpi": 100, "font.family": "DejaVu Sans", "font.size": 15,  # comes with matplotlib
+    "axes.labelsize": 16, "axes.titlesize": 16, "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": hue.RULE, "legend.frameon": False,
+    "legend.fontsize": 15, "lines.linewidth": 2.5, "svg.fonttype": "none",
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
-    "svg.fonttype": "none",
-}
+}  # fmt: skip
 LETTERS = "'DejaVu Sans', Verdana, sans-serif"  # of an SVG; those after the first are as wide
 MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLOURS = 128  # of a PNG

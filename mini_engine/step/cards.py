@@ -212,14 +212,11 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "product_gb_s": ("bandwidth_gb_s", "product_share"),
     "attention_gb_s": ("bandwidth_gb_s", "attention_share"),
     "product_tflops": ("peak_tflops", "peak_share"),
-    "cpu_launch_us": ("launch_us",),
-    "torch_op_us": ("op_us",),
-    "cpu_op_us": ("kernel_ops", "op_us"),
-    "live_op_us": ("live_ops", "op_us"),
-    "host_step_us": ("step_ops", "op_us"),
-    "ahead_us": ("ahead_ops", "op_us"),
+    "cpu_launch_us": ("launch_us",), "torch_op_us": ("op_us",),
+    "cpu_op_us": ("kernel_ops", "op_us"), "live_op_us": ("live_ops", "op_us"),
+    "host_step_us": ("step_ops", "op_us"), "ahead_us": ("ahead_ops", "op_us"),
     "request_us": ("request_ops", "op_us"),
-}
+}  # fmt: skip
 
 
 def load_spec(
