@@ -1,7 +1,5 @@
 """Prompts through the engine, in both wings: limits, requests, and completions in prompt order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the next token of a request is drawn: numbers that a user gives, checked in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

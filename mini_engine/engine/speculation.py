@@ -15,8 +15,6 @@ noise of the request's own seed, so that the two often agree at a temperature, t
 their distributions that knows neither (Daliri et al. 2024, arXiv 2408.07978).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 The picture is read on a phone: narrow, with large letters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

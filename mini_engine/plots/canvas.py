@@ -12,8 +12,6 @@ too, and as groups of those names, so that a page can write them itself: `data-d
 which two heights the rest stands.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import textwrap

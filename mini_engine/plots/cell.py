@@ -3,8 +3,6 @@
 IPython is imported when a cell shows something: the engine does without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape

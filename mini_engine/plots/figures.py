@@ -1,7 +1,5 @@
 """Predictions: ITL against batch, against what others have measured, and fleets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -7,8 +7,6 @@ apart: orange is the CPU, blue the GPU. Things that have no colour of their own 
 `SERIES` in their order. No two colours are alike, by day or in the dark.
 """
 
-from __future__ import annotations
-
 from string import Template
 
 DARK: dict[str, str] = {}  # each colour, where a reader prefers the dark

@@ -4,8 +4,6 @@ Every variant has a marker of its own, so that the figure can be read without co
 emulator wrote is drawn too, under a watermark: it shows what the figure will look like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Above, the whole step, on one time axis for all; below, the same short window of
 to read the names of the kernels. Time 0 is the first event of each timeline.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Text from the engine on the simulated device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

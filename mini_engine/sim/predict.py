@@ -6,8 +6,6 @@
 `mini_engine.step.run` gives the length of the same steps by a formula.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

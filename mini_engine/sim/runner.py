@@ -8,8 +8,6 @@
 Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mini_engine.dispatch.capture_report import CaptureReport

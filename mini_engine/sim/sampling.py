@@ -5,8 +5,6 @@ All that it reads is in device memory, so that a graph bakes nothing in. The ari
 logarithms are another library's, and may differ in the last place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts`
 and metadata events `ph: "M"` that name processes and threads.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 q, k, v are stacked into one matrix and gate, up into another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

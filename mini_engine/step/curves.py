@@ -3,8 +3,6 @@
 Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass

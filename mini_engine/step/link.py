@@ -9,8 +9,6 @@ A rank's part of the sum, its message, is a row of hidden states for each token.
 The fastest that the link has is taken. All of them are kernels, which a graph holds as any other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

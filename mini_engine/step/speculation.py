@@ -7,8 +7,6 @@ share α is accepted it writes 1 + α + … + α^k = (1 - α^(k+1)) / (1 - α) t
 model takes k steps of one token, as one graph each, without the work of the engine around them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 

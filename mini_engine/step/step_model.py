@@ -3,8 +3,6 @@
 StepModel(named_shape("qwen3-0.6b"), load_spec("h200")).itl_us("full", StepShape.decode(8, 1000))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import itemgetter

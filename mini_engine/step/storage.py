@@ -13,8 +13,6 @@ error would hurt most. Vectors are float32. Of a tied table there is one, stored
 be. Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

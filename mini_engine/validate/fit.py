@@ -9,8 +9,6 @@ by Gauss-Newton steps with Levenberg's damping. Sigma is 4, 8 or 20%, depending 
 is. The n points of one source together count as much as sqrt(n) points, since they share a machine.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -3,8 +3,6 @@
 A point brings its own acceptance, as tokens a step, so that what is judged is the cost of a step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
