@@ -58,12 +58,9 @@ MARK = _colour("#E3127E", "#ff5fae")
 OTHER = _colour("#A8A08F", "#7a7468")
 
 SERIES = (
-    _colour("#93A0DE", "#b3b8f2"),
-    _colour("#F29E74", "#f0a986"),
-    _colour("#7FA893", "#8fbfa6"),
-    _colour("#A06A94", "#b77fc0"),
-    _colour("#4F6B73", "#5f8590"),
-)
+    _colour("#93A0DE", "#b3b8f2"), _colour("#F29E74", "#f0a986"), _colour("#7FA893", "#8fbfa6"),
+    _colour("#A06A94", "#b77fc0"), _colour("#4F6B73", "#5f8590"),
+)  # fmt: skip
 
 # Two lanes on a page of the site, in a cell of a notebook and in the README: light, then dark.
 LANES = {

@@ -126,7 +126,7 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
             "a share, at most 1": rule.endswith("share") and value > 1,
             "a whole number": whole and value != int(value),
         }
-        for expected in (words for words, found in wrong.items() if found):
+        for expected in (words for words, is_so in wrong.items() if is_so):
             raise ValueError(f"{path}: {name} is {value:g}, expected {expected}")
         found[name] = replace(figure, value=int(value) if whole else value)
     words = vars(typed(WORDS[kind], data, str(path)))

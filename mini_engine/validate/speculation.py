@@ -5,7 +5,7 @@ A point brings its own acceptance, as tokens a step, so that what is judged is t
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from mini_engine.files import read_object, typed
 from mini_engine.model.config import named_shape
@@ -34,12 +34,6 @@ class DraftPoint:
 
 
 @dataclass(frozen=True)
-class PointFile:
-    sources: dict[str, str]  # what each is, and what was left out
-    points: list[object]
-
-
-@dataclass(frozen=True)
 class DraftRow:
     point: DraftPoint
     predicted: float  # how many times as fast as without drafts
@@ -54,10 +48,9 @@ class DraftRow:
         return self.predicted / self.measured - 1
 
 
-def read_points(path: Path = SHIPPED_POINTS) -> list[DraftPoint]:
-    """Raises ValueError, naming file, point and field, for what is no such file."""
-    listed: list[object] = typed(PointFile, read_object(path), str(path)).points
-    return [typed(DraftPoint, one, f"{path}: point {n}") for n, one in enumerate(listed, start=1)]
+def read_points() -> list[DraftPoint]:
+    points = cast(list[object], read_object(SHIPPED_POINTS)["points"])
+    return [typed(DraftPoint, one, f"point {n}") for n, one in enumerate(points, start=1)]
 
 
 def row_of(point: DraftPoint) -> DraftRow:
