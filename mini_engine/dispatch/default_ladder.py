@@ -2,8 +2,7 @@
 
 batch_defaults("h200", 141 << 30)    # 1024 requests, 8192 tokens
 default_capture_sizes(256, 8192)     # 1, 2, 4, 8, 16, 24 … 256, 272 … 512: 51 sizes
-default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung
-"""
+default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung"""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
 
 The rules are those of vLLM 0.33's default dispatcher, `CudaGraphManager` in
 `vllm/v1/worker/gpu/cudagraph_utils.py`, without LoRA, microbatches and variable-length decode
-graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`.
-"""
+graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`."""
 
 from __future__ import annotations
 

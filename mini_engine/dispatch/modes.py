@@ -10,8 +10,7 @@ as FULL (one graph). A mode says which of the three for each kind of batch:
     FULL_DECODE_ONLY      FULL            NONE
     FULL_AND_PIECEWISE    FULL            PIECEWISE          <- vLLM's default
 
-Behaviour is vLLM 0.33's: `CUDAGraphMode` in `vllm/config/compilation.py`.
-"""
+Behaviour is vLLM 0.33's: `CUDAGraphMode` in `vllm/config/compilation.py`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ In: the names of the ops, in order, and the *splitting* ops, at which to cut. Ou
     split_pieces(["qkv", "kv_update", "attention", "o"], {"kv_update", "attention"})
     # Piece(0, ["qkv"]) · Piece(1, ["kv_update", "attention"], splitting) · Piece(2, ["o"])
 
-The rules are those of vLLM 0.33's `split_graph` in `vllm/compilation/backends.py`.
-"""
+The rules are those of vLLM 0.33's `split_graph` in `vllm/compilation/backends.py`."""
 
 from __future__ import annotations
 

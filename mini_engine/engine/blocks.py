@@ -7,8 +7,7 @@ Block 0 is the **null block** and is never handed out. A graph replayed at a run
 computes padded rows too, and they write their K and V to block 0.
 
 Free blocks are a stack, as in vLLM: those of a request are used again from its tail to its head
-(`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off).
-"""
+(`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off)."""
 
 from collections.abc import Sequence
 

@@ -8,8 +8,7 @@ In a step, data flows one way:
 A `Proposer` guesses what comes after the last known token of each decode, and the same step checks
 it (speculation.py). With `limits.steps_per_replay` a batch of decodes that a full graph runs takes
 several steps (`Scheduler.for_steps`). The engine knows no clock, no device and no model: the runner
-has all three.
-"""
+has all three."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

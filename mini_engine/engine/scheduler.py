@@ -20,8 +20,7 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
 
 Only the number of tokens matters, never their values, unless prefixes are cached. Two invariants
 follow: the running list is always in order of arrival, and at most one running request, the last,
-is in the middle of its prompt, since a partial chunk takes the whole rest of the budget.
-"""
+is in the middle of its prompt, since a partial chunk takes the whole rest of the budget."""
 
 from collections import deque
 from collections.abc import Sequence

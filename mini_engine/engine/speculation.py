@@ -12,8 +12,7 @@ p(x) that the model gives it, and else to be replaced by a draw from p without x
 compare is just that. And since the draws are those of plain decoding, noise and all
 (cuda/gumbel.py), a seed gives the same text with drafts as without. A draft model draws with the
 noise of the request's own seed, so that the two often agree at a temperature, too: a coupling of
-their distributions that knows neither (Daliri et al. 2024, arXiv 2408.07978).
-"""
+their distributions that knows neither (Daliri et al. 2024, arXiv 2408.07978)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

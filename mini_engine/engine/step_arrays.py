@@ -10,8 +10,7 @@ In:  a `ScheduledBatch`. Out: int32 arrays, named as in the `StepInputs` of each
     last_rows      (R q,)  rows of its last q tokens, to be sampled; without drafts q is 1
     block_table    (R, max_blocks)  its cache blocks, in order
 
-Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0.
-"""
+Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ Everything else is as in `scheduler.Scheduler`, which decides who is preempted a
 3. Blocks that come back are its own and have no key: with a prefix cache it shares none of them.
    Those that it left keep their keys until they are handed out.
 
-A step that preempts admits nobody, so no batch has copies both out and in.
-"""
+A step that preempts admits nobody, so no batch has copies both out and in."""
 
 from collections.abc import Callable
 from dataclasses import replace

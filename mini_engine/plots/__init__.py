@@ -3,8 +3,7 @@
 The data come from other rooms (`sim.trace`, `step.curves`, `validate.points`, `bench.rows`); the
 picture is a .png, .svg or .pdf. The title states the finding; the caption says what the data are
 of, and whether they were predicted or measured. The same data give the same bytes. A path that
-cannot be written raises OSError.
-"""
+cannot be written raises OSError."""
 
 from mini_engine.plots.canvas import PREDICTED as PREDICTED
 from mini_engine.plots.figures import errors_by_class as errors_by_class

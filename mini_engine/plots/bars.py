@@ -1,7 +1,6 @@
 """Steps as stacked bars: what each of them spent its time on.
 
-The picture is read on a phone: narrow, with large letters.
-"""
+The picture is read on a phone: narrow, with large letters."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -9,8 +9,7 @@ version, none of the reader's matplotlib settings (they are restored at the end)
 An SVG keeps its text as text and its colours as variables, which have other values where a reader
 prefers the dark (mini_engine/plots/hue.py). Title and caption stand in it as `<title>` and `<desc>`
 too, and as groups of those names, so that a page can write them itself: `data-drawn` says between
-which two heights the rest stands.
-"""
+which two heights the rest stands."""
 
 import io
 import re

@@ -1,7 +1,6 @@
 """What a cell of a notebook shows: a picture that it drew, and steps on two lanes.
 
-IPython is imported when a cell shows something: the engine does without it.
-"""
+IPython is imported when a cell shows something: the engine does without it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

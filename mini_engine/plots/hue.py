@@ -4,8 +4,7 @@ a colour.
 What a step does has the hues of Okabe and Ito, "Color Universal Design"
 (https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness can tell
 apart: orange is the CPU, blue the GPU. Things that have no colour of their own take those of
-`SERIES` in their order. No two colours are alike, by day or in the dark.
-"""
+`SERIES` in their order. No two colours are alike, by day or in the dark."""
 
 from string import Template
 

@@ -1,8 +1,7 @@
 """What a benchmark measured: ITL against batch.
 
 Every variant has a marker of its own, so that the figure can be read without colours. What the
-emulator wrote is drawn too, under a watermark: it shows what the figure will look like.
-"""
+emulator wrote is drawn too, under a watermark: it shows what the figure will look like."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,7 @@
 """One step on two lanes: what the CPU and the GPU did, for several ways to launch it.
 
 Above, the whole step, on one time axis for all; below, the same short window of each, large enough
-to read the names of the kernels. Time 0 is the first event of each timeline.
-"""
+to read the names of the kernels. Time 0 is the first event of each timeline."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,7 @@ In:  q (kv_heads, group, D), the query heads of one token, `group` of them for e
 
 A `Part` is all that is kept between tiles (Dao et al. 2022, arXiv 2205.14135), by the online
 softmax of Milakov and Gimelshein 2018, arXiv 1805.02867. In which order a query's sums run depends
-on n alone and never on the batch.
-"""
+on n alone and never on the batch."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ a kernel, the value of a loop counter. Here as on a GPU:
 * memory allocated meanwhile comes from the graph's pool and stays mapped as long as the graph.
 
 Sources: CUDA C++ Programming Guide, "CUDA Graphs: Creating a Graph Using Stream Capture";
-torch.cuda.CUDAGraph, "Graph memory management".
-"""
+torch.cuda.CUDAGraph, "Graph memory management"."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
 has ended and the gap between kernels is over: start = max(cpu, gpu + gap). While `queue_depth`
-submissions have not ended, the CPU waits with the next one.
-"""
+submissions have not ended, the CPU waits with the next one."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@
 A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`, and the GPU what `kernel_us` says
 (mini_engine/step/run.py). With `compute=False` the device only counts costs: kernels are not run
 and big buffers take no memory. Copies from the host still happen, since the cost of attention
-depends on the metadata that they bring.
-"""
+depends on the metadata that they bring."""
 
 from __future__ import annotations
 

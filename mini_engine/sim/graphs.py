@@ -3,8 +3,7 @@
 inputs = StaticInputs(device, {"x": ((8, width), "float32")})
 runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
 runner.capture()                       # largest rung first, all in one pool
-y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
-"""
+y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out"""
 
 from __future__ import annotations
 

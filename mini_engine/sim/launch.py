@@ -7,8 +7,7 @@
 A kernel is a numpy function that writes its out-parameters, plus its cost: `bytes` and `flops` are
 called with the buffers and the same scalars. Where the cost depends on the *contents* of a buffer
 (attention reads as much KV as the context is long), it reads `buffer.array`: metadata that the host
-wrote, which a device that only counts costs has, too.
-"""
+wrote, which a device that only counts costs has, too."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ A CUDA graph remembers *addresses*, so much of this course asks who owns which a
   may share one: captured largest first, the small ones fit into the memory of the large one.
 
 Every allocation is filled with 0xFF bytes, NaN in every float type and -1 in every integer type, so
-that a read before a write shows.
-"""
+that a read before a write shows."""
 
 from __future__ import annotations
 

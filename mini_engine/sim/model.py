@@ -4,8 +4,7 @@ device.
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
-the number of tokens.
-"""
+the number of tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Piecewise graphs: a graph runner for a forward with launches that resist capture.
 
 It cuts the list of launches at these, the *splitting ops*, as vLLM does, captures the pieces
-between them as graphs, and runs the splitting ops *live*: launched at each replay.
-"""
+between them as graphs, and runs the splitting ops *live*: launched at each replay."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
     timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-`mini_engine.step.run` gives the length of the same steps by a formula.
-"""
+`mini_engine.step.run` gives the length of the same steps by a formula."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

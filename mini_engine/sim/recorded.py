@@ -7,8 +7,7 @@ Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken
 A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
 how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
 Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted. A
-profiler with stacks slows the host down: the idle time of an eager step is an upper bound.
-"""
+profiler with stacks slows the host down: the idle time of an eager step is an upper bound."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
 * PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape depends
   on the number of requests, which is not in the key of a piecewise graph.
 
-Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's.
-"""
+Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,7 @@
 """Timeline events, and the trace file that Perfetto and chrome://tracing open.
 
 Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts` and `dur` in µs,
-and metadata events `ph: "M"` that name processes and threads.
-"""
+and metadata events `ph: "M"` that name processes and threads."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

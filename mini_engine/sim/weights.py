@@ -1,7 +1,6 @@
 """The weights of a model as float32 numpy arrays, (out, in) as the file has them: y = x @ W.T.
 
-q, k, v are stacked into one matrix and gate, up into another.
-"""
+q, k, v are stacked into one matrix and gate, up into another."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
 These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
-KV blocks of 16 tokens round each request up by 15 tokens at most.
-"""
+KV blocks of 16 tokens round each request up by 15 tokens at most."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ A figure is an object: {"value": 4800, "kind": "datasheet", "source": "..."}. Th
     fitted      `validate --fit` found it from published measurements; the source says from which
 
 A figure has one home: bytes, flops and boundaries belong to the card, CPU time to the host, and how
-much CPU work a step takes to the engine, counted in ops of the host.
-"""
+much CPU work a step takes to the engine, counted in ops of the host."""
 
 from __future__ import annotations
 

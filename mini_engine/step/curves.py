@@ -1,7 +1,6 @@
 """ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
-Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager.
-"""
+Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
 
 Without an ITL it is the predicted eager step that is explained. A measured eager step also says how
-fast its host is: as many times slower or faster than the spec's as makes the prediction right.
-"""
+fast its host is: as many times slower or faster than the spec's as makes the prediction right."""
 
 from __future__ import annotations
 

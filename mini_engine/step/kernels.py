@@ -6,8 +6,7 @@ A kernel is a group of primitive ops (`ops.py`). It reads each value that it has
 and writes each one that is needed after it, once: these are all the bytes there are. The styles are
 groupings of one list; `styles.json` says for each kernel how the names of its ops begin, from
 "hf56", where every op is a kernel, to "fused5", everything fused that can be. "vllm" is vLLM since
-October 2025, and "fused9" is what this course's simulated engine launches, name for name.
-"""
+October 2025, and "fused9" is what this course's simulated engine launches, name for name."""
 
 from __future__ import annotations
 

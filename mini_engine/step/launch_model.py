@@ -9,8 +9,7 @@ been issued *and* the one before it has ended, plus a gap. So a step is as long 
 two chains: the CPU issuing everything, or the GPU running everything.
 
 All kernels are equally long here, which makes every formula exact; `run` does the same for real
-lists of kernels. What each request adds to the engine's work is left out.
-"""
+lists of kernels. What each request adds to the engine's work is left out."""
 
 from __future__ import annotations
 

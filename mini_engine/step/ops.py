@@ -4,8 +4,7 @@ An op reads values and writes one. A value is so many numbers for each token, re
 weight. `kernels.py` puts ops into kernels, whose bytes follow from these values.
 
 The primitive ops are those that transformers 5.23 dispatches (sdpa, a bf16 model, views left out);
-tests/step/test_kernels.py counts them. Index arrays and tables of cos and sin move no bytes.
-"""
+tests/step/test_kernels.py counts them. Index arrays and tables of cos and sin move no bytes."""
 
 from __future__ import annotations
 

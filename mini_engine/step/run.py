@@ -19,8 +19,7 @@ So a run of launches is three numbers (`Run`). Around it, the CPU works in the e
 waits for the GPU and reads a token back (`sync_us`).
 
 A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
-taken to have room for everything: where it is full, the GPU is far behind and sets the pace.
-"""
+taken to have room for everything: where it is full, the GPU is far behind and sets the pace."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A step checks k + 1 tokens of each request: as a plain step does, it reads the w
 computes k + 1 times as much, and gives logits of every row. With independent drafts of which a
 share α is accepted it writes 1 + α + … + α^k = (1 - α^(k+1)) / (1 - α) tokens of a request
 (Leviathan et al. 2023, arXiv 2211.17192, equation 1). Drafts by n-grams cost nothing here; a draft
-model takes k steps of one token, as one graph each, without the work of the engine around them.
-"""
+model takes k steps of one token, as one graph each, without the work of the engine around them."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace

@@ -1,7 +1,6 @@
 """The steps of one model on one device, thousands at a time: what `run.step_time` says of each.
 
-StepModel(named_shape("qwen3-0.6b"), load_spec("h200")).itl_us("full", StepShape.decode(8, 1000))
-"""
+StepModel(named_shape("qwen3-0.6b"), load_spec("h200")).itl_us("full", StepShape.decode(8, 1000))"""
 
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -10,8 +10,7 @@ mix: each tensor has a type of its own, which packs a block of numbers with thei
 (`ggml-common.h` of https://github.com/ggml-org/ggml). Which one, llama.cpp's rule says
 (`llama_tensor_get_type` in `src/llama-quant.cpp`, without an importance matrix): finer where an
 error would hurt most. Vectors are float32. Of a tied table there is one, stored as the head would
-be. Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size.
-"""
+be. Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size."""
 
 import math
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Decode steps that others have measured, and how far the model is from them.
 
 A file of points is a JSON list with an object for each, as in `published/decode_points.json`. A
-point whose card, model or class is not known is left out, and a line of `unknown` says so.
-"""
+point whose card, model or class is not known is left out, and a line of `unknown` says so."""
 
 from __future__ import annotations
 
