@@ -16,8 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
+from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+    runs_triton,
+)
 
 PICK_BLOCK = 1024  # partials read at a time
 
@@ -111,20 +116,6 @@ def pick_and_advance(
         PARTIALS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=block_size, ADVANCE=True,
         num_warps=4, **launch_options(pdl, values.device),
     )  # fmt: skip
-
-
-def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Values float32 and indices int32, each (rows, parts), on the device of `like`."""
-    values = like.new_empty(rows, parts, dtype=torch.float32)
-    return values, like.new_empty(rows, parts, dtype=torch.int32)
-
-
-def fill_partials(values: Tensor, indices: Tensor, scores: Tensor) -> None:
-    """Put the best of all of a row's scores into its first partial; the others never win."""
-    values.fill_(-torch.inf)
-    indices.zero_()
-    number = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    values[:, 0], indices[:, 0] = number.amax(dim=-1), number.argmax(dim=-1).int()
 
 
 def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
