@@ -20,11 +20,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, load_vector
 from mini_engine.cuda.kernels.gemv_dot import dot_input, dot_partials, dot_plan, dot_rows, fold
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
-    check_shape,
     launch_options,
     pdl_release,
     pdl_wait,

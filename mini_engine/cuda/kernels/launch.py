@@ -71,14 +71,6 @@ def grid_control(ASM: tl.constexpr):
     tl.inline_asm_elementwise(ASM, "=r,~{memory}", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
-def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:
-    """Raises ValueError unless `tensor` has this shape and is contiguous."""
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {expected}")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is not contiguous: kernels address rows by width; copy it first")
-
-
 def runs_triton(tensor: torch.Tensor) -> bool:
     """Whether an op on this tensor launches its kernel; otherwise it computes its reference."""
     return tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gate_up_kernel,
@@ -27,7 +28,7 @@ from mini_engine.cuda.kernels.gemv import (
     linear_kernel,
 )
 from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
-from mini_engine.cuda.kernels.launch import check_shape, runs_triton, sm_count
+from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 
 
 @torch.library.custom_op("launch_bound::linear", mutates_args=("out",))

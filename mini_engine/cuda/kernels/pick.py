@@ -16,13 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 PICK_BLOCK = 1024  # partials read at a time
 

@@ -25,13 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, attention_reference
 
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = 2^(x · log2 e): the card computes powers of 2
