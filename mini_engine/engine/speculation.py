@@ -10,7 +10,7 @@ This is the rejection rule of Leviathan et al. 2023 (arXiv 2211.17192) and Chen 
 2302.01318) for drafts that follow from the text alone: x is to be accepted with the probability
 p(x) that the model gives it, and else to be replaced by a draw from p without x. To draw from p and
 compare is just that. And since the draws are those of plain decoding, noise and all
-(cuda/gumbel.py), a seed gives the same text with drafts as without. A draft model draws with the
+(cuda/sampling.py), a seed gives the same text with drafts as without. A draft model draws with the
 noise of the request's own seed, so that the two often agree at a temperature, too: a coupling of
 their distributions that knows neither (Daliri et al. 2024, arXiv 2408.07978)."""
 

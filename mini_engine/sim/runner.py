@@ -53,7 +53,7 @@ class SimRunner:
     ) -> None:  # fmt: skip
         """Captures nothing yet: call `capture()`. With `sampling` each request is drawn as its
         `SamplingParams` say; without, all are greedy. Raises ValueError for limits with
-        `host_blocks`: only the CUDA wing copies K and V out."""
+        `host_blocks`: nothing here copies K and V out."""
         if limits.host_blocks:
             raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
         self.device, self.limits, self.dispatcher = device, limits, dispatcher

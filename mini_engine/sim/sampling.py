@@ -1,7 +1,7 @@
 """Draws on the simulated device: a kernel in the place of the argmax, for an engine that samples.
 
 All that it reads is in device memory, so that a graph bakes nothing in. The arithmetic is that of
-`mini_engine/cuda/gumbel.py`, which says why. The words of the noise are the same bit for bit; its
+`mini_engine/cuda/sampling.py`, which says why. The words of the noise are the same bit for bit; its
 logarithms are another library's, and may differ in the last place."""
 
 from collections.abc import Sequence
