@@ -1,8 +1,6 @@
 """The run on a GPU in stages, most valuable first: each has a deadline, and its result is on disk
 before the next one begins, in `run.json`, and what its commands print in NAME.txt.
 
-    for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
-
 A run may be cut at any moment, by Ctrl-C or because the machine is taken away; the same call goes
 on. A stage that was cut or failed is tried again behind the others while time is left. No torch.
 """

@@ -82,11 +82,8 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
 # The types of arguments in a step of a model in bf16, by their names in the kernels.
 BF16_NAMES = "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm"
-F32_NAMES = "cos sin sums stats partials values logits cutoffs temperatures top_ps log_min_ps"
-I32_NAMES = (
-    "input_ids positions slot_mapping block_table context_lens query_lens counters indices "
-    "top_ks seeds"
-)
+F32_NAMES = "cos sin sums stats partials values logits"
+I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),

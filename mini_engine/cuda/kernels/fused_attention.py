@@ -50,7 +50,6 @@ from mini_engine.cuda.kernels.rope import rope_reference
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
 MIN_SPLITS, MAX_SPLITS = 2, 32  # the past and the current token; what the combine can hold
-MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of its registers
 
 
 # ---------------------------------------------------------------- the parts
@@ -182,27 +181,6 @@ def current_split(
     store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
 
 
-@triton.jit
-def combine_group(
-    sums, stats, head, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
-    It waits for L2 once a head; here all loads of the group leave together. ROWS is the power of
-    two at or above GROUP; the rows from GROUP on are zeros."""
-    row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
-    inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
-    partial = (head + row)[:, None] * SPLITS + split[None, :]
-    m = tl.load(stats + partial * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
-    l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
-    at = partial[:, :, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, None, :]
-    acc = tl.load(sums + at, mask=inside[:, :, None], other=0.0, cache_modifier=".cg")
-    weight = tl.exp(m - tl.max(m, axis=1)[:, None])
-    whole = tl.sum(l * weight, axis=1)
-    weight = weight / tl.where(whole > 0.0, whole, 1.0)[:, None]
-    return tl.sum(acc * weight[:, :, None], axis=1)
-
-
 # ---------------------------------------------------------------- the kernel
 
 
@@ -210,10 +188,10 @@ def combine_group(
 def fused_attention_kernel(
     out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
     cos, sin, q_norm, k_norm, eps, scale, table_stride,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr, ROWS: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     CURRENT_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr, PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
-    TOGETHER: tl.constexpr, QK_NORM: tl.constexpr, PDL: tl.constexpr,
+    QK_NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (request, KV head, split). What the constants are: `attention_options`."""
     # The next kernel (O) may take free slots at once: its weights stand above its own wait.
@@ -255,20 +233,10 @@ def fused_attention_kernel(
             position, tile, by_q, eps, scale, KV_HEADS, GROUP, PADDED_GROUP, HEAD_DIM,
             BLOCK_SIZE, SPLITS, TILE, ONE_TILE, QK_NORM,
         )  # fmt: skip
-    # The program that arrives last adds the splits up: published and counted as `combine_if_last`
-    # says, and for the same reasons, but with all heads of the group in one tile where they fit.
-    counter, head = counters + pair, pair * GROUP
-    if TOGETHER:
-        tl.debug_barrier()
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel")
-        if arrived == SPLITS - 1:
-            rows = combine_group(sums, stats, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS)
-            member = tl.arange(0, ROWS)[:, None]
-            at = (head + member) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-            tl.store(out + at, rows.to(out.dtype.element_ty), mask=member < GROUP)
-            tl.store(counter, 0)
-    else:
-        combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+    # The program that arrives last adds the splits up.
+    combine_if_last(
+        out, sums, stats, counters + pair, pair * GROUP, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS
+    )
 
 
 # ---------------------------------------------------------------- what the model calls
@@ -311,18 +279,14 @@ def rope_kv_write_attention(
 
 def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
     """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
-    has blocks for. ROWS: of the combine. CURRENT_ROWS: of the current token's program. TOGETHER:
-    whether the partials of a group fit into the registers of one program."""
-    rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
+    has blocks for. CURRENT_ROWS: of the current token's program."""
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
-        "ROWS": rows,
-        "CURRENT_ROWS": max(rows, WARPS),
+        "CURRENT_ROWS": max(triton.next_power_of_2(heads.group_size), WARPS),
         "SPLITS": splits,
-        "PADDED_SPLITS": padded,
+        "PADDED_SPLITS": triton.next_power_of_2(splits),
         "TILE": TILE,
         "ONE_TILE": (splits - 1) * TILE >= room - 1,
-        "TOGETHER": rows * padded * heads.head_dim <= MAX_THREAD_NUMBERS * 32 * WARPS,
         "num_warps": WARPS,
     }
 
