@@ -6,11 +6,11 @@
 
 The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
 eager, as one graph, eight steps in one graph (k8), with torch.compile; our Triton kernels in one
-graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or int4 weights or an
-fp8 cache (kv8). A variant passes a gate before it is timed: its logits may be no worse than plain
-bf16's. Then it takes turns with the anchor, always the same variant; only dependent decode steps
-are timed. The null variant is the anchor against itself, and shows the noise. "(no graph)" stands
-where torch.compile left a graph out.
+graph, nine or five a layer, with programmatic dependent launch (pdl). A variant passes a gate
+before it is timed: its logits may be no worse than plain bf16's. Then it takes turns with the
+anchor, always the same variant; only dependent decode steps are timed. The null variant is the
+anchor against itself, and shows the noise. "(no graph)" stands where torch.compile left a graph
+out.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Predictions are best
 with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs on the CPU emulator,
