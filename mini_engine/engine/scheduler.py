@@ -109,7 +109,8 @@ class Scheduler:
         written: list[tuple[RequestState, int]] = []
         drawn = iter(tokens)
         for entry in sampling * batch.steps:
-            state, confirmed = entry.state, [*islice(drawn, 1 + len(entry.drafts))]
+            state = entry.state
+            confirmed: Sequence[int] = [*islice(drawn, 1 + len(entry.drafts))]
             if entry.drafts:
                 confirmed = entry.confirmed(confirmed)
                 self.drafts.asked += len(entry.drafts)
