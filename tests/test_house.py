@@ -36,20 +36,11 @@ STEP, VALIDATE = "mini_engine.step", "mini_engine.validate"
 FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
-SHARED = (f"{CUDA}.gumbel",)
 TIMELINES = ("mini_engine.sim.trace", "mini_engine.sim.recorded")
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("rows", "intervals", "bars", "evidence", "stages", "report")
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
-WINGS = (
-    "mini_engine.sim",
-    *TIMELINES,
-    "mini_engine.serving",
-    "mini_engine.plots",
-    CUDA,
-    KERNELS,
-    *SHARED,
-)
+WINGS = ("mini_engine.sim", *TIMELINES, "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS)
 SERVER, ENDPOINT, FLEET = (f"mini_engine.{room}" for room in ("server", "endpoint", "fleet"))
 FACES = ("mini_engine.cli", "mini_engine", SERVER)
 ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, ENDPOINT, FLEET, *FACES)
@@ -72,14 +63,11 @@ WALLS = (
         Wall(room, (FILES, *TIMELINES), "a timeline is data, whoever recorded it")
         for room in TIMELINES
     ),
-    Wall(
-        CUDA, (*FLOORS, KERNELS, *SHARED), "the engine serves without what measures it", torch=True
-    ),
-    Wall(KERNELS, SHARED, "a kernel is read, compiled and tested by itself", torch=True),
-    *(Wall(file, (), "kernels and the plain model share it", torch=True) for file in SHARED),
+    Wall(CUDA, (*FLOORS, KERNELS), "the engine serves without what measures it", torch=True),
+    Wall(KERNELS, (), "a kernel is read, compiled and tested by itself", torch=True),
     Wall(
         BENCH,
-        (*FLOORS, CUDA, KERNELS, *SHARED, *TIMELINES, *RESULTS),
+        (*FLOORS, CUDA, KERNELS, *TIMELINES, *RESULTS),
         "it measures the engine, and nothing else",
         torch=True,
     ),

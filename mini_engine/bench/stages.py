@@ -1,8 +1,6 @@
 """The run on a GPU in stages, most valuable first: each has a deadline, and its result is on disk
 before the next one begins, in `run.json`, and what its commands print in NAME.txt.
 
-    for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
-
 A run may be cut at any moment, by Ctrl-C or because the machine is taken away; the same call goes
 on. A stage that was cut or failed is tried again behind the others while time is left. No torch.
 """
@@ -98,12 +96,9 @@ def stages_for(device: str) -> list[Stage]:
 
 
 def run(
-    folder: Path,
-    stages: Sequence[Stage],
-    machine: dict[str, str],
-    seconds: float,
+    folder: Path, stages: Sequence[Stage], machine: dict[str, str], seconds: float,
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome]:  # fmt: skip
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
     `begins` is told of a stage and its seconds. Raises ValueError for a folder of another machine,
     KeyboardInterrupt after Ctrl-C or SIGTERM."""

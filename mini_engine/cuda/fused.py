@@ -38,12 +38,11 @@ from mini_engine.cuda.kernels.linear import (
     norm_linear,
 )
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
-from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
+from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights
 from mini_engine.engine.batch import ScheduledBatch
 
@@ -77,17 +76,12 @@ class FusedModel(Model):
     static_decodes = True  # kernels are compiled for a number of splits, and so for a context
 
     def __init__(
-        self,
-        weights: Weights,
-        cache: KVCache,
-        *,
-        kernels_per_layer: Literal[9, 5],
+        self, weights: Weights, cache: KVCache, *, kernels_per_layer: Literal[9, 5],
         pdl: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(weights, cache)
         device = weights.embed.device
-        self.pdl, self.sm_count = pdl, sm_count(device)
-        self.kernels_per_layer = kernels_per_layer
+        self.pdl, self.kernels_per_layer, self.sm_count = pdl, kernels_per_layer, sm_count(device)
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (max(ROOM, len(cache.keys[0])), self.config.num_kv_heads)
@@ -95,8 +89,7 @@ class FusedModel(Model):
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(shape[0], 1, device=device)
 
-    def kernels_of(self, batch: int) -> Literal[0, 5, 9]:
-        """Kernels of a layer, in a decode step of so many requests."""
+    def kernels_of(self, batch: int) -> Literal[0, 5, 9]:  # of a layer, in a decode step
         return 9 if batch > MAX_GEMV_TOKENS else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
@@ -123,13 +116,13 @@ class FusedModel(Model):
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """As in `Model`."""
-        if not picks(sample):
+        """As in `Model`, whose ops compute a head that samples."""
+        if sample is not greedy:
             return super().head(hidden, inputs, sample)
         rows = len(inputs.last_rows)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
-        logits, values, indices = self._partials(last, inputs.sampled_lens, sample)
+        logits, values, indices = self._partials(last)
         tokens = torch.empty_like(inputs.last_rows)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
@@ -138,9 +131,9 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """`head` and `advance`, which its last kernel does."""
-        if len(hidden) != len(inputs.last_rows) or not picks(sample):
+        if len(hidden) != len(inputs.last_rows) or sample is not greedy:
             return super().next_step(hidden, inputs, sample)
-        logits, values, indices = self._partials(hidden, inputs.context_lens, sample)
+        logits, values, indices = self._partials(hidden)
         tokens = torch.empty_like(inputs.context_lens)
         pick_and_advance(
             tokens, inputs.input_ids, inputs.positions, inputs.context_lens, inputs.slot_mapping,
@@ -149,9 +142,7 @@ class FusedModel(Model):
         )  # fmt: skip
         return logits, tokens
 
-    def _partials(
-        self, hidden: Tensor, context_lens: Tensor, sample: Sampler
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _partials(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (R, V), and the partials (R, P) to pick tokens from: values and indices."""
         rows, norm_weight, weight = len(hidden), self.weights.final_norm, self.weights.lm_head
         vocab, width = weight.shape
@@ -160,15 +151,14 @@ class FusedModel(Model):
             normed = torch.empty_like(hidden)
             rms_norm(normed, hidden, norm_weight, eps, pdl)
             logits = functional.linear(normed, weight)
-            if isinstance(sample, SeededSampler):
-                return logits, *drawn_partials(logits, context_lens, sample.rows(rows), pdl)
             # one partial a row, the argmax of logits in the dtype of the weights
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
+        values = hidden.new_empty(
+            rows, num_programs(vocab, width, self.sm_count), dtype=torch.float32
+        )
+        indices = torch.empty_like(values, dtype=torch.int32)
         norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
-        if isinstance(sample, SeededSampler):
-            values, indices = drawn_partials(logits, context_lens, sample.rows(rows), pdl)
         return logits, values, indices
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
@@ -231,8 +221,3 @@ class FusedModel(Model):
             silu_mul(activated, gate_up, pdl)
             product(out, activated, layer.down, None, pdl)
         residual.add_(out)
-
-
-def picks(sample: Sampler) -> bool:
-    """Whether the kernels choose tokens in this way."""
-    return sample is greedy or isinstance(sample, SeededSampler)

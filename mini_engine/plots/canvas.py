@@ -1,22 +1,15 @@
 """What every figure is drawn on: one style, one palette, a title, a caption, a file.
 
-In:  where the picture goes (.png, .svg or .pdf), its size, the finding (title), and what the
-     numbers are (caption).
-Out: a matplotlib `Figure` to draw into; the file is written when the `with` block ends.
-
     with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
         axes = fig.subplots()
 
-There is no pyplot: no window, no current figure, nothing left behind. The same data give the same
-bytes: no date, no version, none of the reader's matplotlib settings (they are restored at the end).
+The file is written when the `with` block ends. The same data give the same bytes: no date, no
+version, none of the reader's matplotlib settings (they are restored at the end).
 
 An SVG keeps its text as text and its colours as variables, which have other values where a reader
 prefers the dark (mini_engine/plots/hue.py). Title and caption stand in it as `<title>` and `<desc>`
 too, and as groups of those names, so that a page can write them itself: `data-drawn` says between
-which two heights the rest stands.
-"""
-
-from __future__ import annotations
+which two heights the rest stands."""
 
 import io
 import re
@@ -35,7 +28,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from mini_engine.files import check_out, write_whole
@@ -44,28 +36,18 @@ from mini_engine.plots import hue
 PREDICTED = "Predicted by the launch model, not measured"
 
 # What a picture may be, and what its format would say of the day and the machine.
-UNDATED = {".png": ("Software",), ".svg": ("Date",), ".pdf": ("CreationDate", "Producer")}
-PICTURES = tuple(UNDATED)
+UNDATED = {".svg": ("Date",), ".pdf": ("CreationDate", "Producer")}
+PICTURES = (".png", *UNDATED)
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
-    "figure.dpi": 100,
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 15,
-    "axes.labelsize": 16,
-    "axes.titlesize": 16,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": hue.RULE,
-    "legend.frameon": False,
-    "legend.fontsize": 15,
-    "lines.linewidth": 2.5,
+    "figure.dpi": 100, "font.family": "DejaVu Sans", "font.size": 15,  # comes with matplotlib
+    "axes.labelsize": 16, "axes.titlesize": 16, "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": hue.RULE, "legend.frameon": False,
+    "legend.fontsize": 15, "lines.linewidth": 2.5, "svg.fonttype": "none",
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
-    "svg.fonttype": "none",
-}
+}  # fmt: skip
 LETTERS = "'DejaVu Sans', Verdana, sans-serif"  # of an SVG; those after the first are as wide
 MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLOURS = 128  # of a PNG
@@ -103,11 +85,12 @@ def canvas(
         yield figure
         write_legibly(figure)
         file, ending = io.BytesIO(), path.suffix.lower()
-        undated = dict.fromkeys(UNDATED[ending])
-        figure.savefig(file, format=ending.removeprefix("."), metadata=undated, dpi="figure")
+        kind = "rgba" if ending == ".png" else ending.removeprefix(".")
+        undated = dict.fromkeys(UNDATED[ending]) if ending in UNDATED else None
+        figure.savefig(file, format=kind, metadata=undated, dpi="figure")
         picture = file.getvalue()
         if ending == ".png":
-            picture = in_few_colours(file)
+            picture = in_few_colours(picture, figure.canvas.get_width_height())
         if ending == ".svg":
             drawn = 72 * height * (1 - top), 72 * (height - lowest(figure) / figure.dpi)
             picture = themed(picture.decode(), title, caption, drawn).encode()
@@ -181,11 +164,9 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
     return f'{head} data-drawn="{drawn[0]:.0f} {drawn[1]:.0f}">\n{told}{rest}'
 
 
-def in_few_colours(file: io.BytesIO) -> bytes:
-    """The PNG with a palette: a third of the bytes, and no eye sees it."""
-    image, out = Image.open(file).convert("RGB"), io.BytesIO()
-    few = image.quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(out, "PNG", optimize=True)
+def in_few_colours(dots: bytes, size: tuple[int, int]) -> bytes:
+    image, out = Image.frombytes("RGBA", size, dots).convert("RGB"), io.BytesIO()
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
@@ -203,13 +184,11 @@ def doubling_ticks(axes: Axes, first: int, last: int, label: str = "") -> None:
 def log_ticks(axes: Axes, label: str) -> None:
     """A logarithmic y axis; between tens, 2 and 5 have a number, too."""
     axes.set(yscale="log", ylabel=label)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
-    )
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_formatter(lambda v, _: f"{v:,g}" if f"{v:e}"[0] in "25" else "")
 
 
 def percent_ticks(axes: Axes, label: str = "") -> None:
     """Ticks of the y axis as percentages, with decimals only where they are needed."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
     axes.set_ylabel(label or axes.get_ylabel())

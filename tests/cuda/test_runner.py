@@ -23,7 +23,6 @@ from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
-from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
@@ -217,21 +216,18 @@ def test_all_ladders_of_a_runner_share_one_pool_and_one_stream(device: str) -> N
 
 
 @pytest.mark.parametrize("rows", [3, 7])
-def test_a_sampled_step_has_one_op_more_and_a_greedy_one_is_as_before(rows: int) -> None:
-    """Up to 4 rows our head, then a library's: the graph of a greedy engine holds no draw."""
+def test_the_graph_of_a_greedy_step_ends_in_our_kernels(rows: int) -> None:
+    """Up to 4 rows our head, then a library's."""
     weights, backend = weights_of("cpu"), graphs_for("cpu")
     inputs, cache = random_step(weights, rows)
     model = decoding_model(weights, cache, backend, 5, pytest.fail)
-    hidden, ops = torch.randn(rows, CONFIG.hidden_size), []
-    for sample in (greedy, SeededSampler(rows, torch.device("cpu"))):
-        graph = backend.CUDAGraph()
-        with backend.graph(graph):
-            model.next_step(hidden, inputs, sample)
-        ops.append([op.removeprefix("launch_bound.").removesuffix(".default") for op in graph.ops])
+    hidden, graph = torch.randn(rows, CONFIG.hidden_size), backend.CUDAGraph()
+    with backend.graph(graph):
+        model.next_step(hidden, inputs)
+    ops = [op.removeprefix("launch_bound.").removesuffix(".default") for op in graph.ops]
     argmax = ["aten.argmax", "aten._to_copy"] if rows > 4 else []
     first = ["rms_norm", "aten.mm"] if rows > 4 else ["norm_lm_head"]
-    assert ops[0] == [*first, *argmax, "pick_and_advance"]
-    assert ops[1] == [*first, "draw", "pick_and_advance"]
+    assert ops == [*first, *argmax, "pick_and_advance"]
 
 
 def test_an_engine_that_is_greedy_refuses_a_request_that_is_not() -> None:

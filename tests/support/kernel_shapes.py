@@ -21,7 +21,6 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
-    sample,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, gemv_plan
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
@@ -203,14 +202,7 @@ def _head(c: ModelConfig) -> list[Case]:
         "BLOCK_SIZE": BLOCK_SIZE,
         "ADVANCE": True,
     }
-    vocab = {"V": c.vocab_size}
-    cutoffs, drawn = {"BLOCK": sample.CUTOFF_BLOCK}, {"BLOCK": sample.DRAW_BLOCK}
-    return [
-        *made,
-        case("pick_and_advance", pick.pick_kernel, 4, advanced),
-        case("find_cutoffs_m4", sample.cutoff_kernel, sample.CUTOFF_WARPS, vocab | cutoffs),
-        case("draw_m4", sample.draw_kernel, sample.DRAW_WARPS, vocab | drawn),
-    ]
+    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
 
 
 def _no_qk_norm(c: ModelConfig) -> dict[str, None]:

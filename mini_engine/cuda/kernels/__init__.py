@@ -9,7 +9,7 @@ computes on a CPU, and what its `pdl` switch does.
       gemv.py            registers, 1 to 4 tokens in any type
     fused_attention.py   of a layer of five: RoPE, KV write and attention
     prefill.py           attention of nine, with prompts
-    head.py, sample.py, pick.py    the end of a step: logits, a draw where one samples, tokens
+    head.py, pick.py     the end of a greedy step: logits and tokens
     paged.py             the pieces of the attention kernels
 
 Every kernel computes in float32 and rounds where it stores. On a CPU the kernels run in Triton's

@@ -50,7 +50,6 @@ from mini_engine.cuda.kernels.rope import rope_reference
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
 MIN_SPLITS, MAX_SPLITS = 2, 32  # the past and the current token; what the combine can hold
-MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of its registers
 
 
 # ---------------------------------------------------------------- the parts
@@ -89,7 +88,7 @@ def turned_heads(at, live, by, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexp
 
 @triton.jit
 def attend_past(query, tile, past, scale, m, l, acc):
-    """Take in a tile of past keys. query: both halves; tile: (left, right, values)."""
+    """query: both halves; tile: (left, right, values)."""
     scores = tl.dot(query[0], tl.trans(tile[0]), input_precision="ieee")
     scores = tl.dot(query[1], tl.trans(tile[1]), scores, input_precision="ieee") * scale
     return online_softmax(scores, past[None, :], tile[2], m, l, acc)
@@ -182,27 +181,6 @@ def current_split(
     store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
 
 
-@triton.jit
-def combine_group(
-    sums, stats, head, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
-    It waits for L2 once a head; here all loads of the group leave together. ROWS is the power of
-    two at or above GROUP; the rows from GROUP on are zeros."""
-    row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
-    inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
-    partial = (head + row)[:, None] * SPLITS + split[None, :]
-    m = tl.load(stats + partial * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
-    l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
-    at = partial[:, :, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, None, :]
-    acc = tl.load(sums + at, mask=inside[:, :, None], other=0.0, cache_modifier=".cg")
-    weight = tl.exp(m - tl.max(m, axis=1)[:, None])
-    whole = tl.sum(l * weight, axis=1)
-    weight = weight / tl.where(whole > 0.0, whole, 1.0)[:, None]
-    return tl.sum(acc * weight[:, :, None], axis=1)
-
-
 # ---------------------------------------------------------------- the kernel
 
 
@@ -210,12 +188,12 @@ def combine_group(
 def fused_attention_kernel(
     out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
     cos, sin, q_norm, k_norm, eps, scale, table_stride,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr, ROWS: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     CURRENT_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr, PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
-    TOGETHER: tl.constexpr, QK_NORM: tl.constexpr, PDL: tl.constexpr,
+    QK_NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (request, KV head, split). What the constants are: `attention_options`."""
+    """Program (request, KV head, split)."""
     # The next kernel (O) may take free slots at once: its weights stand above its own wait.
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -255,20 +233,10 @@ def fused_attention_kernel(
             position, tile, by_q, eps, scale, KV_HEADS, GROUP, PADDED_GROUP, HEAD_DIM,
             BLOCK_SIZE, SPLITS, TILE, ONE_TILE, QK_NORM,
         )  # fmt: skip
-    # The program that arrives last adds the splits up: published and counted as `combine_if_last`
-    # says, and for the same reasons, but with all heads of the group in one tile where they fit.
-    counter, head = counters + pair, pair * GROUP
-    if TOGETHER:
-        tl.debug_barrier()
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel")
-        if arrived == SPLITS - 1:
-            rows = combine_group(sums, stats, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS)
-            member = tl.arange(0, ROWS)[:, None]
-            at = (head + member) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-            tl.store(out + at, rows.to(out.dtype.element_ty), mask=member < GROUP)
-            tl.store(counter, 0)
-    else:
-        combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+    # The program that arrives last adds the splits up.
+    combine_if_last(
+        out, sums, stats, counters + pair, pair * GROUP, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS
+    )
 
 
 # ---------------------------------------------------------------- what the model calls
@@ -311,20 +279,13 @@ def rope_kv_write_attention(
 
 def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
     """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
-    has blocks for. ROWS: of the combine. CURRENT_ROWS: of the current token's program. TOGETHER:
-    whether the partials of a group fit into the registers of one program."""
-    rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
+    has blocks for. CURRENT_ROWS: of the current token's program."""
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
-        "ROWS": rows,
-        "CURRENT_ROWS": max(rows, WARPS),
-        "SPLITS": splits,
-        "PADDED_SPLITS": padded,
-        "TILE": TILE,
-        "ONE_TILE": (splits - 1) * TILE >= room - 1,
-        "TOGETHER": rows * padded * heads.head_dim <= MAX_THREAD_NUMBERS * 32 * WARPS,
-        "num_warps": WARPS,
-    }
+        "CURRENT_ROWS": max(triton.next_power_of_2(heads.group_size), WARPS), "SPLITS": splits,
+        "PADDED_SPLITS": triton.next_power_of_2(splits), "TILE": TILE,
+        "ONE_TILE": (splits - 1) * TILE >= room - 1, "num_warps": WARPS,
+    }  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:

@@ -22,7 +22,6 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
-    sample,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of
 from mini_engine.cuda.kernels.launch import launch_options
@@ -56,7 +55,6 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
     turned = rotary(HEADS.head_dim)
-    halves, drawn = torch.full((3,), 0.5), (rows(3, 1), torch.zeros(3, 1, dtype=torch.int32))
     return {
         "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), norm_weight, EPS)),
         "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), norm_weight, EPS)),
@@ -84,10 +82,6 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         "norm_lm_head": (
             head.norm_lm_head,
             (found, where, rows(3, 12), rows(3, 32), norm_weight, matrix, EPS),
-        ),
-        "draw": (
-            sample.draw,
-            (*drawn, rows(3, 12), kv.context_lens, halves, halves, halves.log(), ones, ints),
         ),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
