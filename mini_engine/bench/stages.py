@@ -96,12 +96,9 @@ def stages_for(device: str) -> list[Stage]:
 
 
 def run(
-    folder: Path,
-    stages: Sequence[Stage],
-    machine: dict[str, str],
-    seconds: float,
+    folder: Path, stages: Sequence[Stage], machine: dict[str, str], seconds: float,
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome]:  # fmt: skip
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
     `begins` is told of a stage and its seconds. Raises ValueError for a folder of another machine,
     KeyboardInterrupt after Ctrl-C or SIGTERM."""

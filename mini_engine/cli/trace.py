@@ -68,7 +68,7 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
 def _recorded(args: Args, out: Path) -> Found:
     """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
-    from mini_engine.plots.bars import RUNS, WAITS, step_bars
+    from mini_engine.plots.figures import RUNS, WAITS, step_bars
 
     recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:

@@ -299,8 +299,9 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
             raise ValueError("model_type is 'mixtral', whose tensors have names of their own")
         if j.model_type == "gpt_oss":
             raise ValueError("model_type is 'gpt_oss', whose attention sinks are not computed")
-        if packed:
-            raise ValueError(f"quantization_config: {packed}, whose weights are not read")
+        if stored := j.quantization_config:
+            method = stored["quant_method"]
+            raise ValueError(f"quantization_config: {method!r}, whose weights are not read")
     except ValueError as error:
         if not predicted:
             told = "crossover, capacity and explain predict its times; nothing here writes its text"
