@@ -12,8 +12,6 @@ help, and it has:
 in `show`. What is slow to import (matplotlib, torch) is imported in `run`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -50,12 +48,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = f"mini_engine {_asked(words)}".strip()
+    name = " ".join(["mini_engine", *[word for word in words if word in COMMANDS][:1]])
     return guarded(name, lambda: _run(words), as_json="--json" in words)
-
-
-def _asked(words: Sequence[str]) -> str:
-    return next((word for word in words if word in COMMANDS), "")
 
 
 def _run(words: list[str]) -> int:
@@ -82,7 +76,7 @@ def as_json(found: Any) -> Any:
 
 
 def build_parser(words: Sequence[str]) -> ArgumentParser:
-    """The parser. Only the command that is asked for is imported, to start fast."""
+    """Only the command that is asked for is imported, to start fast."""
     from mini_engine.cli import options
     from mini_engine.cli.terminal import Parser
 
@@ -96,7 +90,7 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
     for name, (teaches, following, chapter) in COMMANDS.items():
         sub = commands.add_parser(name, help=teaches, formatter_class=RawDescriptionHelpFormatter)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        if name == _asked(words):
+        if name in words:
             command = load(name)
             sub.description = command.__doc__
             sub.epilog = f"Next: python -m mini_engine {following}\nRead: chapter {chapter}"
@@ -106,5 +100,4 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
 
 
 def load(name: str) -> ModuleType:
-    """The module of a command."""
     return importlib.import_module(f"mini_engine.cli.{name}")

@@ -3,12 +3,11 @@
   python -m mini_engine explain --shape qwen2.5-7b --spec l40s --batch 4 --context 1024 --itl 22
   python -m mini_engine explain --shape qwen3-0.6b --spec h100 --itl 8.7 --mode NONE
 
-Give it the inter-token latency that you measured, in ms. It answers with three parts: the bytes
-that must be read, as fast as the card reads; the beginnings and ends of kernels; and the time in
-which the GPU waits for the CPU. A graph takes away the last part only. Say with --mode how the step
-was launched, if you know (NONE is vLLM's --enforce-eager); otherwise the prediction that lies
-nearest decides. From an eager step it also tells how fast your host is, and predicts the rest with
-that. Without --itl it explains what is predicted.
+Give it the inter-token latency that you measured, in ms. It answers with three parts: bytes, as
+fast as the card reads; beginnings and ends of kernels; and the time in which the GPU waits for the
+CPU, which alone a graph takes away. Say with --mode how the step was launched (NONE is vLLM's
+--enforce-eager); otherwise the nearest prediction decides. From an eager step it also tells how
+fast your host is. Without --itl it explains what is predicted.
 """
 
 from mini_engine.cli import options

@@ -7,22 +7,18 @@
   python -m mini_engine fleet --search --spec h100,l40s --replicas 4 --slo ttft=500,itl=30 \
       --price h100=3,l40s=1 -o out/fleet.png
 
-Each replica is the server that `serve` simulates. A request is content when its TTFT and its mean
-ITL are within --slo (in ms). Without --price a card costs 1 an hour. --prefill replicas compute
-prompts alone, and send K and V over a link. --autoscale begins with one replica and starts others,
-up to --replicas, which serve after booting, reading their weights and capturing their graphs.
-
---search tries every set of up to --replicas of the cards of --spec, behind every router of
---router, in every mode of --mode, and names the cheapest that keeps --content of the requests
-content. Its table is written as it grows, and a search that was cut goes on. More processes than
-one, and Ray's (--on ray, or ray://HOST:PORT), need `pip install .[fleet]`.
+A request is content when its TTFT and its mean ITL are within --slo (in ms). --prefill replicas
+compute prompts alone, and send K and V over a link. --autoscale begins with one replica and starts
+others, which serve after booting, reading their weights and capturing their graphs. --search tries
+every set of up to --replicas cards, behind every --router, in every --mode, and names the cheapest
+that keeps --content of the requests content; a search that was cut goes on. Several processes, and
+Ray's (--on ray, or ray://HOST:PORT), need `pip install .[fleet]`.
 """
 
 import math
 import os
 import re
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +26,9 @@ from rich.progress import Progress
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, form, table
-from mini_engine.files import check_out
-from mini_engine.fleet.fleet import ROUTERS, Design
-from mini_engine.fleet.fleet import run as run_fleet
-from mini_engine.fleet.sweep import KEYS, Sweep, cell_of, designs_up_to, requests_of, sweep_to
+from mini_engine.fleet import fleet, sweep
+from mini_engine.fleet.fleet import ROUTERS
+from mini_engine.fleet.sweep import KEYS, cards_of, cheapest
 from mini_engine.step.cards import load_spec
 
 
@@ -43,13 +38,13 @@ def named_numbers(word: str) -> dict[str, float]:
     return {name: read(value) for name, _, value in (p.partition("=") for p in word.split(","))}
 
 
-routers = partial(options.words, known=tuple(ROUTERS))
+routers = partial(options.words, known=ROUTERS)
 modes = partial(options.words, known=options.SHARED["mode"]["--mode"][0])
 SHARED = "trace shape spec limits"
 OPTIONS: options.Rows = {
     "--replicas N": (options.between(1, 10_000, int), 2, "of --spec; with --search at most"),
     "--router NAME": (routers, ["least"], f"{', '.join(ROUTERS)} (default: least)"),
-    "--mode NAME": (modes, options.MODES[-1:], f"as of `serve` (default: {options.MODES[-1]})"),
+    "--mode NAME": (modes, options.MODES[-1:], "as of `serve` (default: FULL_AND_PIECEWISE)"),
     "--prefill N": (options.counted, 0, "replicas for prompts only"),
     "--link GB/S": (options.between(1e-3, 1e6), 50.0, "from them to the others"),
     "--autoscale N": (options.counted, 0, "requests a replica to aim at (default: all serve)"),
@@ -60,7 +55,7 @@ OPTIONS: options.Rows = {
     "--price CARD=X,...": (named_numbers, {}, "an hour (default: 1)"),
     "--search": (bool, False, "the cheapest set of cards that keeps users content"),
     "--content 0..1": (options.share, 0.99, "of the requests, in a search"),
-    "--table FILE": (Path, Path("out/fleet.csv"), "of a search"),
+    "--table FILE": (options.written(".csv"), Path("out/fleet.csv"), "of a search"),
     "--on PLACE": (str, "processes", "ray, or ray://HOST:PORT"),
     "--jobs N": (options.positive, None, "processes (default: one a core)"),
     "-o --output FILE": (options.picture, None, "a picture of a search: cost and p99 of TTFT"),
@@ -85,24 +80,6 @@ FLEETS: Columns = {  # of a search
 }  # fmt: skip
 
 
-def cards_of(words: str) -> tuple[str, ...]:
-    """`2xh100+1xl40s` as the cards of three replicas. Raises ValueError for other words."""
-    found: list[str] = []
-    for part in words.split("+"):
-        times = re.fullmatch(r"(\d+)x(.+)", part)
-        if not times or not 1 <= int(times[1]) <= 10_000:
-            raise ValueError(f"{part!r:.40} is no NxCARD, as in 2xh100+1xl40s")
-        found += [times[2]] * int(times[1])
-    return tuple(found)
-
-
-def cheapest(rows: Iterable[Found], share: float) -> Found | None:
-    """Of those that keep so large a share of requests content, the one that costs least; of equal
-    ones that with the lowest p99 of TTFT."""
-    good = [row for row in rows if not row["error"] and row["content_share"] >= share]
-    return min(good, key=lambda r: (r["cost_per_hour"], r["ttft_p99_us"] or math.inf), default=None)
-
-
 def run(args: Args, console: Screen) -> Found:
     if strange := {*args.slo} - {"ttft", "itl"}:
         raise ValueError(f"--slo {min(strange)}: expected ttft=MS,itl=MS, or one of them")
@@ -110,44 +87,39 @@ def run(args: Args, console: Screen) -> Found:
         raise ValueError("--search looks for a set of cards: leave --prefill and --autoscale out")
     if not args.search and (len(args.router) * len(args.mode) > 1 or "," in args.spec):
         raise ValueError("several cards, routers or modes: --search tries them all")
-    mixed = "+" in args.spec or re.match(r"\d+x", args.spec)
-    kinds = options.words(args.spec)
+    mixed, kinds = re.match(r"\d+x|.*\+", args.spec), options.words(args.spec)
     cards = cards_of(args.spec) if mixed else tuple(kinds[:1]) * args.replicas
     for card in {*(cards if mixed else kinds), *args.price}:
         load_spec(card)  # a wrong name is told before any work
-    design = Design(
-        args.shape, cards, engine=args.engine, host=args.host, mode=args.mode[0],
-        router=args.router[0], prefill=args.prefill, link_gb_s=args.link,
+    same = ("engine", "host", "prefill", "max_num_seqs", "max_num_batched_tokens")
+    design = fleet.Design(
+        args.shape, cards, mode=args.mode[0], router=args.router[0], link_gb_s=args.link,
         prefix_caching=args.shared_prefix > 0, scale_at=args.autoscale, boot_us=args.boot * 1e6,
         load_gb_s=args.load, slo_us=tuple(args.slo.get(n, math.inf) * 1e3 for n in ("ttft", "itl")),
-        prices=tuple(sorted(args.price.items())), max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
+        prices=tuple(sorted(args.price.items())), **{name: getattr(args, name) for name in same},
     )  # fmt: skip
     shared, began = (*options.shared_prefix(args), args.prefixes), time.perf_counter()
     if not args.search:
         with console.status("serving"):
-            report = run_fleet(design, requests_of(str(args.trace), args.columns, shared))
-        return {"design": design, **cell_of(design), **vars(report)}
-    designs = designs_up_to(design, kinds, args.replicas, args.router, args.mode)
-    sweep = Sweep(str(args.trace), designs, args.columns, shared)
+            report = fleet.run(design, sweep.requests_of(str(args.trace), args.columns, shared))
+        return {"design": design, **sweep.cell_of(design), **vars(report)}
+    designs = sweep.designs_up_to(design, kinds, args.replicas, args.router, args.mode)
+    job = sweep.Sweep(str(args.trace), designs, args.columns, shared)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("serving", total=len(designs))
-        path, jobs = check_out(args.table, [".csv"]), args.jobs or os.cpu_count() or 1
-        texts = sweep_to(path, sweep, on=args.on, jobs=jobs, tell=lambda _: progress.advance(task))
+        task, jobs = progress.add_task("serving", total=len(designs)), args.jobs or os.cpu_count()
+        texts = sweep.sweep_to(args.table, job, on=args.on, jobs=jobs or 1,
+                         tell=lambda _: progress.advance(task))  # fmt: skip
     rows: list[Found] = [
         {name: cell if name in (*KEYS, "sweep", "error") else float(cell) if cell else None
-         for name, cell in row.items()}
-        for row in texts
+         for name, cell in row.items()} for row in texts
     ]  # fmt: skip
     wall_s, best = time.perf_counter() - began, cheapest(rows, args.content)
     if args.output:
         from mini_engine.plots.figures import fleet_costs
 
-        points = [
-            (row["cost_per_hour"], row["ttft_p99_us"] / 1e3,
-             row["content_share"] >= args.content, row["cards"])
-            for row in rows if row["ttft_p99_us"]
-        ]  # fmt: skip
+        points = [(row["cost_per_hour"], row["ttft_p99_us"] / 1e3,
+                   row["content_share"] >= args.content, row["cards"])
+                  for row in rows if row["ttft_p99_us"]]  # fmt: skip
         found = f"{best['cards']} is the cheapest that keeps" if best else "No set of cards keeps"
         what = f"{len(points)} fleets of {args.shape} on {args.trace.name}"
         fleet_costs(points, f"{found} {args.content:.0%} content", what, args.output)
@@ -169,8 +141,9 @@ def show(r: Args, console: Screen) -> None:
     say(table(FLEETS, done[:12]))
     for row in [row for row in r.rows if row["error"]][:3]:
         say(f"{row['cards']}: {row['error']}")
-    best = "the cheapest that keeps {0:.0%} content: {1[cards]}, router {1[router]}, {1[mode]}, "
-    best += "{1[cost_per_hour]:.2f} an hour"
-    none = "none of them keeps {0:.0%} content: more cards, or a laxer --slo"
-    say((best if r.best else none).format(r.content, r.best))
+    if r.best:
+        found = "{0[cards]}, router {0[router]}, {0[mode]}, {0[cost_per_hour]:.2f} an hour"
+        say(f"the cheapest that keeps {r.content:.0%} content: {form(found, r.best)}")
+    else:
+        say(f"none of them keeps {r.content:.0%} content: more cards, or a laxer --slo")
     say(f"{len(r.rows)} fleets in {r.wall_s:.1f} s; the table: {r.table}")

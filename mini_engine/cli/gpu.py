@@ -1,13 +1,12 @@
 """Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
 
   python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
-  python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
+  python -m mini_engine gpu --device cpu               # a rehearsal on the emulator: no evidence
 
-Each stage has a deadline, and its result is in a file, and what it printed in NAME.txt, before the
-next one begins: a run may be cut at any moment, and the same line goes on with what is missing. At
-the end stand the stages, and of `bench` the times and which of the project's bars are reached. What
-has to be on the machine stands in course/measurements/README.md: no network is needed, and nothing
-here touches the card's settings. A rehearsal on the CPU emulator is no evidence.
+Each stage has a deadline, its result is in a file, and what it printed in NAME.txt, before the next
+one begins: a run may be cut at any moment, and the same line goes on with what is missing. What has
+to be on the machine stands in course/measurements/README.md: no network is needed, and nothing here
+touches the card's settings.
 """
 
 from dataclasses import asdict

@@ -6,7 +6,7 @@ A graph replays only the shapes it was captured with. So an engine captures a la
 start-up and pads every batch up to the next rung. Rungs cost start-up time and memory, gaps between
 them cost padding. In mode FULL_AND_PIECEWISE each size is captured in pieces, one more than the
 model has layers, for steps with prompts in them, and those up to --max-num-seqs once more whole,
-for steps that only decode. In brackets: as far from such predictions as published start-ups were.
+for steps that only decode. In brackets: as far off as published start-ups were.
 """
 
 import textwrap
@@ -72,8 +72,8 @@ def show(r: Args, console: Screen) -> None:
         f"   {in_runs(r.capture_sizes) or 'no graphs: every step is eager'}\n\n"
         f"{r.shape}, {r.layers} layers, on {options.on(r)}:")  # fmt: skip
     if rungs := costs.piecewise_rungs:
-        graphs = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
-        say(f"   PIECEWISE  {rungs} sizes × {graphs}")
+        pieces = f"{r.layers + 1} pieces = {costs.piecewise_graphs:,} graphs"
+        say(f"   PIECEWISE  {rungs} sizes × {pieces}")
     if costs.full_graphs:
         say(f"   FULL       {costs.full_graphs} graphs")
     say(f"   together   {costs.graphs:,} graphs: {options.capture(costs)}, predicted")

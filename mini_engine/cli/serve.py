@@ -5,10 +5,9 @@
   python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
-A trace is CSV with a header, or JSON lines, from a file or /dev/stdin. Those of Azure, BurstGPT,
-Mooncake and `vllm bench serve --save-detailed` are known by their columns; --columns names those of
-any other. A time is a number of seconds, of milliseconds with time_ms=, or a date and time. Without
-times all requests arrive at once; those that got no token are left out and counted.
+A trace is CSV with a header, or JSON lines. Those of Azure, BurstGPT, Mooncake and `vllm bench
+serve --save-detailed` are known by their columns; --columns names those of any other. A time is a
+number of seconds (time_ms=: of milliseconds), or a date and time. Without times all arrive at once.
 
 The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
 assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K

@@ -7,12 +7,10 @@
 The endpoint has /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics; any client
 for OpenAI, guidellm, aiperf and `vllm bench serve` can use it. It needs `pip install .[serve]`.
 
-With --model the engine runs a checkpoint, on the simulated GPU or with --backend cuda in PyTorch,
-and requests of all clients share its batches. With --predict nothing is computed: the scheduler
-decides every batch, and its tokens come when the step should have ended on that card, in real time.
---cpu, --engine and --spec say on what; --tokenizer in whose tokens prompts are counted.
-
-SIGTERM and Ctrl-C end it: nobody new is let in, and who is being served is served to the end.
+With --model the engine runs a checkpoint, and requests of all clients share its batches. With
+--predict nothing is computed: the scheduler decides every batch, and its tokens come when the step
+should have ended on that card (--spec, --cpu, --engine), in real time. Prompts are counted in the
+tokens of --tokenizer. SIGTERM and Ctrl-C end it: who is being served is served to the end.
 """
 
 import asyncio
@@ -32,8 +30,7 @@ OPTIONS: options.Rows = {
     **SPEC,
     "--cpu NAME": options.SHARED["spec"]["--host NAME"],
     "--tokenizer NAME": (str, SHIPPED, "with --predict: folder or hub id (default: our own)"),
-    "--max-model-len N": (options.positive, None, "tokens of a request, with --model "
-                          "(default: the model's, 16,384 at most)"),
+    "--max-model-len N": (options.positive, None, "tokens of a request (default: 16,384 at most)"),
     "--steps-per-replay K": (options.positive, 1, "cuda: decode steps in one graph"),
     "--no-prefix-caching": (bool, False, "requests share no blocks"),
     "--max-queue N": (options.counted, 1000, "requests that may wait beside those that run"),

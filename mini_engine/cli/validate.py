@@ -5,18 +5,15 @@
   python -m mini_engine validate --fit
   python -m mini_engine validate --speculation
 
-Each class of engines and each range of batches is summed up, and the five steps whose predictions
-lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
-honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
-of such points lie; where fewer than three sources tell, there is none. Steps with weights in few
-bits are in no fit: the model takes the widening of small numbers for free, and is too fast there.
-Nor are mixtures of experts, and steps of several GPUs: they are classes of their own.
+`bias` is the median error with its sign. The column "left out" is the honest one: each source is
+predicted by a fit that has not seen it. An interval is where 80% of such points lie, and there is
+none where fewer than three sources tell. Steps with weights in few bits, of experts and of several
+GPUs are in no fit: they are classes of their own.
 
---points takes a file of your own, in the format of validate/published/decode_points.json. What is
-not known of a point is named in a line; a host that nobody has measured is taken for the one that
-the engine usually runs on (`explain --itl` finds the speed of yours from one eager step). --fit
+--points takes a file in the format of validate/published/decode_points.json. What is not known of a
+point is named in a line; a host that nobody has measured is taken for the engine's usual one. --fit
 finds the figures that nobody publishes from the shipped points, fits again with each source left
-out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
+out, and writes cards/, hosts/ and engines/. It takes minutes.
 """
 
 import math
@@ -81,9 +78,7 @@ def run(args: Args, console: Screen) -> Found:
     from mini_engine import plots
 
     if args.speculation + args.fit + bool(args.points) > 1:
-        raise ValueError(
-            "--speculation has points of its own, --fit uses the shipped points: choose one of them"
-        )
+        raise ValueError("--speculation has points of its own, --fit the shipped ones: choose one")
     if args.speculation:
         return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit:

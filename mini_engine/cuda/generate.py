@@ -181,7 +181,7 @@ def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, objec
 def nearest_backend(tell: Tell) -> GraphBackend:
     """The GPU; where none can be used the CPU, and a line about it."""
     if reason := why_no_gpu():
-        tell(f"{reason}: running on the CPU, in float32 and emulated graphs")
+        tell(f"{reason}: running on the CPU, with emulated graphs")
         return graphs_for("cpu")
     return graphs_for("cuda")
 

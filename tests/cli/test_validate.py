@@ -99,4 +99,4 @@ def test_a_fit_takes_the_shipped_points_alone(
 ) -> None:
     file, out = file_of(tmp_path, MINE[:3]), str(tmp_path / "out")
     said = refused(capsys, "validate", "--points", file, "--out", out, "--fit")
-    assert "--fit uses the shipped points" in said
+    assert "--fit the shipped ones" in said

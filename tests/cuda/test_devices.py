@@ -114,9 +114,7 @@ def test_without_a_gpu_generate_says_so_and_writes_on_the_cpu(
     told = generated(capsys)
     assert told["prompts"][0]["tokens"] == written
     [note] = told["notes"]
-    assert note == (
-        "PyTorch finds no CUDA GPU here: running on the CPU, in float32 and emulated graphs"
-    )
+    assert note == ("PyTorch finds no CUDA GPU here: running on the CPU, with emulated graphs")
     assert main(WORDS) == 0
     assert one_line(capsys) == note + "\n"
 
@@ -189,7 +187,10 @@ def test_measuring_without_a_gpu_says_that_it_emulates(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert backend_of("auto", Console(stderr=True)).emulated
-    assert one_line(capsys) == "PyTorch finds no CUDA GPU here: the CPU emulator runs instead\n"
+    assert (
+        one_line(capsys)
+        == "PyTorch finds no CUDA GPU here: running on the CPU, with emulated graphs\n"
+    )
     assert main([command, "--device", "cuda"]) == 2
     assert "PyTorch finds no CUDA GPU here; use cpu" in one_line(capsys)
 
