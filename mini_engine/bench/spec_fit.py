@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.step.cards import FIGURES, Sheet, load_sheet, names
 
 ON_CPU_TENSORS = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
@@ -139,3 +142,14 @@ def base_name(gpu: str) -> str | None:
     plain = found[0].replace(" ", "") if found else ""
     named = (card for card, start in begins.items() if start and re.match(rf"{start}\b", name))
     return next(named, plain if begins.get(plain) == "" else None)
+
+
+def begun(kind: str, device: str, typed: Sequence[str]) -> tuple[Measurement, str | None, Path]:
+    """A measurement without figures; the shipped card of this GPU, if any; where the measurement is
+    written by default: what is no evidence stays out of the course."""
+    again = shlex.join(["python", "-m", "mini_engine", *typed])
+    measurement = new_measurement(kind, device, again, {})
+    if measurement.emulated:
+        return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
+    card = base_name(measurement.gpu)
+    return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"

@@ -28,6 +28,7 @@ from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.others import NAMES, compare, job_for
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
+from mini_engine.bench.spec_fit import begun
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.model.config import SHAPES, ModelConfig, tiny_shape
@@ -91,7 +92,7 @@ def run(args: Args, console: Screen) -> Found:
     for word in args.shape:
         shape = tiny_shape() if word == "tiny" else shape_of(word)
         configs[word] = replace(shape, dtype=dtype)
-    measurement, known, path = options.begun("bench", backend, args.typed)
+    measurement, known, path = begun("bench", backend.device.type, args.typed)
     out, card = args.out or path, args.spec or known or options.CARD
     own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
     copy = copy_bandwidth(backend, sizes_for(backend))

@@ -69,12 +69,12 @@ def _card_and_host(args: Args, console: Screen) -> Found:
     backend = options.backend_of(args.device, console)
     from mini_engine.bench.calibrate import measure, sizes_for
     from mini_engine.bench.evidence import CALIBRATED, write_measurement
-    from mini_engine.bench.spec_fit import card_fits, host_fits
+    from mini_engine.bench.spec_fit import begun, card_fits, host_fits
     from mini_engine.cuda.graphs.backend import measured_dtype
 
     card: Path = args.out or Path("out/card.json")
     files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
-    measurement, own, path = options.begun("calibration", backend, args.typed)
+    measurement, own, path = begun("calibration", backend.device.type, args.typed)
     if not (base_name := args.base or own):
         known = ", ".join(names("card"))
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")

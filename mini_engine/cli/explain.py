@@ -11,7 +11,7 @@ fast your host is. Without --itl it explains what is predicted.
 """
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Found, Screen, table
+from mini_engine.cli.terminal import Args, Found, Screen, table, two_digits
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.run import WAYS
 
@@ -33,21 +33,20 @@ OPTIONS: options.Rows = {
 def run(args: Args, console: Screen) -> Found:
     server = options.server(args)
     found = server.explain(args.batch, args.context, args.itl, args.mode)
-    share, low, high = found.saved()
+    saved = dict(zip(("share", "low", "high"), found.saved(), strict=True))
     sizes = default_capture_sizes(*server.spec.batch_defaults)
     listed = " ".join(map(str, [*(n for n in sizes if n < args.batch), args.batch]))
-    useless, launch_bound = high < LITTLE, found.launch_bound
+    useless = saved["high"] < LITTLE
     return {
-        **options.told(server), **vars(found), "looks_like": not args.mode,
-        "saved": {"share": share, "low": low, "high": high},
-        "verdict": "launch-bound" if launch_bound else "GPU-bound" if useless else "open",
+        **options.told(server), **vars(found), "looks_like": not args.mode, "saved": saved,
+        "verdict": "launch-bound" if found.launch_bound else "GPU-bound" if useless else "open",
         "options": "--enforce-eager" if useless else f"--cudagraph-capture-sizes {listed}",
     }  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
-    say, itl_ms = console.print, f"{r.itl_us / 1e3:g}"
-    itl_ms = itl_ms if r.measured else options.two_digits(r.itl_us / 1e3)
+    say, itl_ms = console.print, r.itl_us / 1e3
+    itl_ms = f"{itl_ms:g}" if r.measured else two_digits(itl_ms)
     say(f"{r.shape} on {options.on(r)}, batch {r.batch:,}, context {r.context:,}: "
         f"{itl_ms} ms in mode {r.mode}, {'measured' if r.measured else 'predicted'}")  # fmt: skip
     parts = {

@@ -9,13 +9,13 @@ to be on the machine stands in course/measurements/README.md: no network is need
 touches the card's settings.
 """
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from mini_engine.bench import stages
 from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.stages import BENCH, DONE, SECONDS, Stage, read_outcomes, stages_for
-from mini_engine.bench.stages import run as run_stages
+from mini_engine.bench.spec_fit import begun
+from mini_engine.bench.stages import BENCH, DONE, SECONDS, read_outcomes, stages_for
 from mini_engine.cli import CheckFailed, bench, options
 from mini_engine.cli.terminal import Args, Found, Screen
 
@@ -31,27 +31,23 @@ def run(args: Args, console: Screen) -> Found:
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
     chosen = [stage for stage in stages_for(device) if stage.name in args.stages]
-    backend = options.backend_of(device, console)
-    here, *_ = options.begun("run", backend, args.typed)
+    here, *_ = begun("run", options.backend_of(device, console).device.type, args.typed)
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
 
-    def begins(stage: Stage, seconds: float) -> None:
-        console.print(f"{stage.name}: {stage.teaches} (at most {seconds:.0f} s)")
-
-    for one in run_stages(folder, chosen, machine, SECONDS, begins):
+    for one in stages.run(folder, chosen, machine, SECONDS, console.print):
         console.print(f"  {one.status} after {one.took_s:.0f} s {one.note}".rstrip())
     outcomes = list(read_outcomes(folder).values())
     if not any(one.status == DONE for one in outcomes):
         raise CheckFailed(f"no stage was done: see {folder}")
     file = folder / BENCH
     timed = bench.result_of(file, read_measurement(file)) if file.exists() else None
-    return {"folder": folder, "ran": [asdict(one) for one in outcomes], "bench": timed}
+    return {"folder": folder, "ran": outcomes, "bench": timed}
 
 
 def show(r: Args, console: Screen) -> None:
     for one in r.ran:
-        told = f"{one['stage']:12} {one['status']} after {one['took_s']:.0f} s {one['note']}"
+        told = f"{one.stage:12} {one.status} after {one.took_s:.0f} s {one.note}"
         console.print(told.rstrip())
     if r.bench:
         bench.show(Args(**r.bench), console)

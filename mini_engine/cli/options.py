@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.bench.evidence import Measurement, new_measurement
-from mini_engine.cli.terminal import two_digits as two_digits
+from mini_engine.cli.terminal import two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.generation import Speculation
 from mini_engine.files import check_folder, check_out
@@ -197,21 +195,6 @@ def backend_of(word: str, console: Console) -> GraphBackend:
     from mini_engine.cuda.graphs.backend import graphs_for
 
     return nearest_backend(console.print) if word == "auto" else graphs_for(word)
-
-
-def begun(
-    kind: str, backend: GraphBackend, typed: Sequence[str]
-) -> tuple[Measurement, str | None, Path]:
-    """A measurement without figures; the shipped card of this GPU, if any; where the measurement is
-    written by default: what is no evidence stays out of the course."""
-    from mini_engine.bench.spec_fit import base_name
-
-    again = shlex.join(["python", "-m", "mini_engine", *typed])
-    measurement = new_measurement(kind, backend.device.type, again, {})
-    if measurement.emulated:
-        return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
-    card = base_name(measurement.gpu)
-    return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
 
 
 def ms(one: Way) -> str:

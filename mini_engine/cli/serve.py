@@ -57,22 +57,18 @@ OPTIONS: options.Rows = {
 def run(args: Args, console: Screen) -> Found:
     began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
-    sized = server.sized(
-        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=shared[0] > 0,
-        preemption=args.preemption,
-    )  # fmt: skip
+    sized = server.sized(args.mode, args.capture_sizes, kv_blocks=args.kv_blocks,
+                         prefix_caching=shared[0] > 0, preemption=args.preemption)  # fmt: skip
     limits, dispatcher = sized.limits, sized.dispatcher
     options.name_dropped(args, dispatcher.sizes, console)
     with console.status("serving"):
         trace = read_trace(args.trace, args.columns)
-        requests = with_shared_prefix(trace, *shared)
-        report = replay(requests, server.costs, limits, dispatcher)
+        report = replay(with_shared_prefix(trace, *shared), server.costs, limits, dispatcher)
     if not report.requests:
-        raise ValueError(
-            f"{args.trace}: none of {len(trace)} requests fits a context of "
-            f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
-            f"{limits.block_size}, with room for an answer: raise --kv-blocks"
-        )
+        cache = f"a cache of {limits.num_blocks - 1} blocks of {limits.block_size}"
+        raise ValueError(f"{args.trace}: none of {len(trace)} requests fits a context of "
+                         f"{limits.max_model_len} tokens and {cache}: raise --kv-blocks"
+                         )  # fmt: skip
     interval = None
     if report.itl_p50_us is not None:
         # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded

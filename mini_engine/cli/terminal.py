@@ -45,7 +45,8 @@ class Screen(Console):
     a text for markup, for an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, theme=THEME, **how)
+        plain: Found = {"highlight": False, "markup": False, "emoji": False, "theme": THEME}
+        super().__init__(**plain | how)
         self.soft_wrap = not self.is_terminal
 
     def on_broken_pipe(self) -> None:

@@ -18,7 +18,6 @@ import asyncio
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.server import Server
 from mini_engine.serving.replay import RealTime
 
 SPEC = {flags: row for flags, row in options.SHARED["spec"].items() if "--host" not in flags}
@@ -46,22 +45,17 @@ def run(args: Args, console: Screen) -> Found:
 
     caching = not args.no_prefix_caching
     if args.predict:
-        server = Server(
-            args.predict, args.spec, host=args.cpu, engine=args.engine, quant=args.quant,
-            kv_dtype=args.kv_dtype, max_num_seqs=args.max_num_seqs,
-            max_num_batched_tokens=args.max_num_batched_tokens,
-        )  # fmt: skip
-        backend = engines.predicted(
-            server, args.mode, args.capture_sizes, prefix_caching=caching, tokenizer=args.tokenizer
-        )
+        server = options.server(Args(**{**vars(args), "shape": args.predict, "host": args.cpu}))
+        backend = engines.predicted(server, args.mode, args.capture_sizes,
+                                    prefix_caching=caching, tokenizer=args.tokenizer)  # fmt: skip
         about = options.on(Args(**options.told(server)))
         console.print(f"predicted, in real time: {about}; {server.itl(1, 1024, args.mode)} alone")
     else:
+        same = ("spec", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
+                "steps_per_replay")  # fmt: skip
         backend = engines.real(
             str(args.model), args.backend, args.mode, args.capture_sizes, console.print,
-            spec=args.spec, max_num_seqs=args.max_num_seqs, max_model_len=args.max_model_len,
-            max_num_batched_tokens=args.max_num_batched_tokens, prefix_caching=caching,
-            steps_per_replay=args.steps_per_replay,
+            prefix_caching=caching, **{name: getattr(args, name) for name in same},
         )  # fmt: skip
     core = asyncio.run(app.serve(
         backend, args.host, args.port, max_queue=args.max_queue, api_key=args.api_key,
@@ -77,7 +71,7 @@ def run(args: Args, console: Screen) -> Found:
 
 def show(r: Args, console: Screen) -> None:
     ended = ", ".join(f"{n:,} {why}" for why, n in sorted(r.ended.items())) or "none"
-    console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in "
-                  f"{sum(r.steps.values()):,} steps")  # fmt: skip
+    steps = sum(r.steps.values())
+    console.print(f"{r.model}: requests: {ended}; {r.tokens:,} tokens in {steps:,} steps")
     if r.itl_p50_us:
         console.print(form("ITL p50, predicted for these steps: {:ms} ms", r.itl_p50_us))
