@@ -15,6 +15,8 @@ LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.
 # A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
+# pip compiles nothing (--no-compile), and three workers would each compile what all of them import.
+COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch._dynamo, pytest; pytest.main(["--collect-only"])' > /dev/null
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 .PHONY: help demo labs notebooks book test slow gpu figures clean
@@ -41,7 +43,7 @@ else
 test: .venv/.test  ## Lint, types and the whole suite; TORCH=2.11: the tests of the CUDA wing on that torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@$(COMPILE) & $(BIN)/mypy; status=$$?; wait; exit $$status
 	$(PYTEST) $(ARGS)
 endif
 
@@ -72,7 +74,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 		$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo $(VENV)/lib/python3*/site-packages)/borrowed.pth && \
 		echo $(PYTHON) > $(VENV)/.borrowed && \
 		echo ".venv borrows the packages of $(PYTHON), whose torch sees a GPU"; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)  # an old pip is slow
 	@if test -e $(VENV)/.borrowed; then $(BIN)/python $(LACKING) $(CORE); else $(PIP) $(CORE); fi
 	@touch $@
 

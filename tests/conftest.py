@@ -21,6 +21,10 @@ from hypothesis import HealthCheck, settings
 # suite takes twice as long then. Before anything imports torch, and so for every worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tests are collected without it: that imports thousands of modules, of which nothing can be thrown
+# away, and to look through them again and again takes a third of the time.
+gc.disable()
+
 # Hundreds of processes begin here. Where Python may not keep what it compiled, each compiles all of
 # the project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,6 +44,11 @@ for _name, _examples in (("default", 25), ("slow", 1000)):
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -140,16 +140,13 @@ class MaskedAttention:
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self.attend
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): as q, in its dtype.
 
         Dropped by selection: a column that nobody may see can hold anything, NaN too; what is seen
         counts as it is, and a NaN there comes out. The cache is read and not changed.
-        What a query that sees nothing gets is nobody's, and finite. Raises ValueError for a cache
-        in fp8, which comes with scales.
+        What a query that sees nothing gets is nobody's, and finite.
         """
-        if scales is not None:
-            raise ValueError("a cache in fp8: MaskedAttention reads the dtype of the weights alone")
         rows, queries, columns = self.mask.shape
         k, v = (cache[:rows, :columns].transpose(1, 2) for cache in (keys, values))
         _, kv_heads, _, head_dim = k.shape

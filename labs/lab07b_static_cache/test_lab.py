@@ -235,7 +235,7 @@ def test_where_all_scores_are_alike_the_mean_is_of_what_is_seen() -> None:
     mask = torch.tensor([[[True, True, False, False]]])
     given = torch.zeros(1, 4, 8), torch.zeros(1, 4, 2, 8), values
     device = graphs().device
-    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in given), None)
+    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in given))
     mean = float(out.mean())  # 31: hidden columns as scores of 0; 1: in the denominator alone
     assert mean not in (pytest.approx(31.0), pytest.approx(1.0)), f"{mean:g} in place of 2"
 
@@ -247,7 +247,7 @@ def test_a_hidden_score_is_below_every_other_however_low_those_are() -> None:
     q = torch.full((1, 4, 8), 100.0, device=device)
     keys = torch.full((1, 4, 2, 8), -100.0, device=device)
     mask = torch.tensor([[[True, True, False, False]]], device=device)
-    out = MaskedAttention(mask).attend(q, keys, values.repeat(1, 1, 2, 8), None)
+    out = MaskedAttention(mask).attend(q, keys, values.repeat(1, 1, 2, 8))
     mean = float(out.mean())
     assert mean == pytest.approx(2.0), "the mean of 1 and 3, which the mask opens"
 
@@ -267,7 +267,7 @@ def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None
     unseen[:rows, :columns] = ~mask.any(1)
     keys[unseen] = values[unseen] = torch.nan if seed % 2 else torch.inf
     device = graphs().device
-    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)), None)
+    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)))
     right = attended(q, keys, values, mask).float()
     assert_near(out.cpu(), right, "attended", atol=1e-5, rtol=1e-4)
 
@@ -278,7 +278,7 @@ def test_attention_in_bf16_gives_bf16() -> None:
     mask = torch.tensor([[[True, True, False, False]], [[True, False, True, True]]])
     q = torch.randn(2, 4, 8, generator=generator).bfloat16()
     keys, values = (torch.randn(2, 4, 2, 8, generator=generator).bfloat16() for _ in range(2))
-    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)), None)
+    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)))
     assert out.dtype == torch.bfloat16
     right = attended(q, keys, values, mask)
     # 8 bits of mantissa: scores, weights, values and their sum round once each
@@ -295,7 +295,7 @@ def test_attention_leaves_the_cache_as_it_is() -> None:
         x: torch.randn(3, 6, 2, 8, generator=generator).to(device) for x in ("keys", "values")
     }
     before = {name: tensor.clone() for name, tensor in (*given.items(), ("mask", mask))}
-    MaskedAttention(mask).attend(given["q"], given["keys"], given["values"], None)
+    MaskedAttention(mask).attend(given["q"], given["keys"], given["values"])
     changed = [
         name for name, x in (*given.items(), ("mask", mask)) if not torch.equal(x, before[name])
     ]
@@ -313,7 +313,7 @@ def test_what_is_seen_is_taken_as_it_is(which: str) -> None:
         mask = torch.arange(5)[None, None] < seen
         cached = (broken, ones) if which == "keys" else (ones, broken)
         given = (x.to(device) for x in (q, *cached))
-        out = MaskedAttention(mask.to(device)).attend(*given, None)
+        out = MaskedAttention(mask.to(device)).attend(*given)
         assert out.isnan().any() == (seen > 3)
 
 
@@ -322,15 +322,8 @@ def test_a_row_that_sees_nothing_stays_finite() -> None:
     q, keys = torch.ones(2, 4, 8), torch.ones(2, 5, 2, 8)
     mask = torch.zeros(2, 1, 5, dtype=torch.bool)
     mask[1, 0, 2] = True
-    out = MaskedAttention(mask).attend(q, keys, keys, None)
+    out = MaskedAttention(mask).attend(q, keys, keys)
     assert out.isfinite().all()
-
-
-def test_a_cache_of_other_numbers_than_the_weights_is_refused() -> None:
-    with pytest.raises(ValueError):
-        MaskedAttention(torch.ones(1, 1, 1, dtype=torch.bool)).attend(
-            torch.ones(1, 4, 8), *(torch.ones(1, 1, 2, 8) for _ in range(2)), torch.ones(2, 2)
-        )
 
 
 @pytest.mark.catches("cut-to-the-longest")
@@ -339,10 +332,10 @@ def test_attention_can_be_captured() -> None:
     mask = torch.ones(2, 1, 5, dtype=torch.bool, device=device)
     q, keys = torch.ones(2, 4, 8, device=device), torch.ones(2, 5, 2, 8, device=device)
     attend = MaskedAttention(mask).attend
-    attend(q, keys, keys, None)
+    attend(q, keys, keys)
     graph = backend.CUDAGraph()
     with backend.graph(graph, pool=backend.graph_pool_handle(), stream=backend.Stream()):
-        out = attend(q, keys, keys, None)
+        out = attend(q, keys, keys)
     graph.replay()
     assert out.shape == q.shape
 

@@ -20,7 +20,6 @@ from labs.support.compared import assert_near, assert_same, fenced, unchanged
 from labs.support.compiled import Kernel, must_compile
 from labs.support.watched import Watch
 from labs.support.watching import shuffled, undefined, watching
-from mini_engine.cuda.fp8 import to_e4m3
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 
@@ -37,23 +36,12 @@ COMPILED = {
     ),
     "rms_norm": Kernel(f"{KERNELS}.norm", "rms_norm_kernel", ROW),
     "add_rms_norm": Kernel(f"{KERNELS}.norm", "add_rms_norm_kernel", ROW),
-    "rope": Kernel(f"{KERNELS}.rope", "rope_kv_write_kernel", (*HEADS, ("kv_scales", None)), 1),
+    "rope": Kernel(f"{KERNELS}.rope", "rope_kv_write_kernel", HEADS, 1),
     "rope_without_norms": Kernel(
         f"{KERNELS}.rope",
         "rope_kv_write_kernel",
-        (
-            *HEADS[:3],
-            ("QK_NORM", False),
-            *((name, None) for name in ("q_norm", "k_norm", "kv_scales")),
-        ),
+        (*HEADS[:3], ("QK_NORM", False), ("q_norm", None), ("k_norm", None)),
         1,
-    ),
-    "rope_fp8": Kernel(
-        f"{KERNELS}.rope",
-        "rope_kv_write_kernel",
-        HEADS,
-        1,
-        (("k_cache", "*i8"), ("v_cache", "*i8")),
     ),
 }
 
@@ -421,12 +409,11 @@ class Step:
     def tensors(self) -> dict[str, Tensor]:
         return self.inputs | {"q": self.q, "k_cache": self.k_cache, "v_cache": self.v_cache}
 
-    def run(self, kv_scales: Tensor | None = None) -> Step:
+    def run(self) -> Step:
         with unchanged(**self.inputs):
             rope.rope_kv_write(
                 *(self.q, self.k_cache, self.v_cache, self.qkv, self.positions, self.slots),
                 *(self.cos, self.sin, self.q_norm, self.k_norm, self.eps),
-                kv_scales=kv_scales,
             )
         assert_untouched(self.around, "q")
         return self
@@ -513,21 +500,6 @@ def test_heads_in_bf16_are_normed_and_turned_in_float32() -> None:
         assert_same(step.stored(step.v_cache), v, "cached v")
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
-def test_a_cache_in_fp8_gets_k_and_v_under_the_scales_of_their_heads(dtype: torch.dtype) -> None:
-    """Rounded to the dtype of qkv first: then both kinds of cache hold the same k."""
-    plain, step = ran(0, True, dtype), new_step(0, True, dtype)
-    scales = torch.tensor([[0.5, 0.125], [0.25, 2.0]])
-    step.k_cache, step.v_cache = (
-        to_e4m3(c.float(), s) for c, s in zip((step.k_cache, step.v_cache), scales, strict=True)
-    )
-    step.run(scales)
-    for name, scale in zip("kv", scales, strict=True):
-        cached, new = (getattr(s, f"{name}_cache") for s in (step, plain))
-        wanted = to_e4m3(plain.stored(new).float(), scale).float()
-        assert_same(step.stored(cached).float(), wanted, f"cached {name}, before its scale,")
-
-
 @pytest.mark.catches("position-for-slot")
 def test_padded_rows_write_to_the_null_block_and_change_no_live_row() -> None:
     heads, slots = SHAPES[0]
@@ -591,4 +563,4 @@ def test_the_cache_may_have_more_than_two_to_the_31_numbers() -> None:
 
 
 def test_rope_compiles_for_a_gpu() -> None:
-    compiles("rope", "rope_without_norms", "rope_fp8")
+    compiles("rope", "rope_without_norms")

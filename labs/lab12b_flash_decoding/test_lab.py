@@ -23,7 +23,6 @@ from labs.support.compared import assert_near, assert_same, unchanged
 from labs.support.compiled import Kernel, must_compile
 from labs.support.watched import Watch
 from labs.support.watching import shuffled, undefined, watching
-from mini_engine.cuda.fp8 import to_e4m3, widened
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows, combine, online_softmax
 
@@ -31,11 +30,7 @@ NAN = float("nan")
 BF16, F32 = torch.bfloat16, torch.float32
 SHAPE = Heads(16, 8, 128, 16).constants | {"PADDED_GROUP": 16, "TILE": attention.TILE}
 MANY = SHAPE | {"SPLITS": 33, "PADDED_SPLITS": 64}
-COMPILED = Kernel(
-    "mini_engine.cuda.kernels.attention",
-    "decode_split_kernel",
-    (*MANY.items(), ("kv_scales", None)),
-)
+COMPILED = Kernel("mini_engine.cuda.kernels.attention", "decode_split_kernel", tuple(MANY.items()))
 
 
 @pytest.fixture(autouse=True)
@@ -632,18 +627,6 @@ def test_in_whatever_order_the_programs_run_the_result_has_the_same_bits() -> No
 def test_in_bf16_all_but_the_operands_of_products_is_float32(splits: int) -> None:
     b = batch([37, 3], Heads(4, 2, 32, 5), BF16)
     assert_close(decode(b, splits), exact(b), "out")
-
-
-def test_a_cache_in_fp8_is_read_with_the_scales_of_its_heads() -> None:
-    b = batch([3 * attention.TILE + 5, 3, 0], Heads(4, 2, 32, 5))  # a split has several tiles
-    scales = torch.tensor([[0.5, 0.125], [0.25, 2.0]])
-    caches = [to_e4m3(c, s) for c, s in zip((b.k_cache, b.v_cache), scales, strict=True)]
-    out, counters = torch.full_like(b.q, NAN), torch.zeros(3, 2, dtype=torch.int32)
-    attention.decode_attention(
-        out, counters, b.q, *caches, b.table, b.contexts, 2, kv_scales=scales
-    )
-    k_cache, v_cache = (widened(c, scales, i) for i, c in enumerate(caches))
-    assert_close(out, exact(replace(b, k_cache=k_cache, v_cache=v_cache)), "out")
 
 
 @pytest.mark.catches("runs-only-in-the-interpreter")

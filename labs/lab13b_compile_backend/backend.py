@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 
 from labs.lab13b_compile_backend.cache import Cache, digest, piece_key, versions
@@ -136,11 +134,8 @@ class CompiledModel(Model):
         compiler: str = "eager",
         store: Cache | None = None,
     ) -> None:
-        """Raises ValueError for quantised weights, and where the compiler or the op that the pass
-        puts in cannot run."""
+        """Raises ValueError where the compiler or the op that the pass puts in cannot run."""
         super().__init__(weights, cache)
-        if weights.quantized:
-            raise ValueError("quantised weights have kernels of their own: compile plain ones")
         if reason := why_not(compiler, weights.embed.device):
             raise ValueError(reason)
         if passes and find_spec("triton") is None:
@@ -187,6 +182,10 @@ class CompiledModel(Model):
         self, kind: Signature, step: dict[str, Tensor], inputs: StepInputs, attend: Attend
     ) -> Tensor:
         """Run a step for the first time: Dynamo calls the backend, and then what it gave back."""
+        # here, for a start that finds all in the cache need not import Dynamo
+        from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
+        from torch._dynamo.exc import BackendCompilerFailed
+
         names = {id(tensor): name for name, tensor in (self._static | step).items()}
         backend = Backend(names, self._rewrite, self.compiler, self.store, self.key(kind), attend)
 
@@ -233,6 +232,6 @@ def static_tensors(model: Model) -> dict[str, Tensor]:
     for i, layer in enumerate(weights.layers):
         every = {f"layers.{i}.{f.name}": getattr(layer, f.name) for f in fields(layer)}
         named |= {name: tensor for name, tensor in every.items() if tensor is not None}
-    for kind in ("keys", "values", "scales"):
+    for kind in ("keys", "values"):
         named |= {f"{kind}.{i}": tensor for i, tensor in enumerate(getattr(cache, kind))}
     return named

@@ -20,14 +20,14 @@ from mini_engine.cuda.inputs import StepInputs
 
 
 @torch.library.custom_op("launch_bound::attend", mutates_args=())
-def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """q (T, heads, D) → (T, heads, D); the arguments of every `Attend`."""
-    del q, keys, values, scales
+    del q, keys, values
     raise RuntimeError("launch_bound::attend is a place in a graph: cut the graph there (split.py)")
 
 
 @attend.register_fake
-def _(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:  # noqa: ARG001
+def _(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # noqa: ARG001
     return torch.empty_like(q)
 
 

@@ -46,9 +46,9 @@ class Step:
         """Put what was compiled in the place of the pieces, by key, and the attention of whatever
         step is running in the place of the marker."""
 
-        def attend_now(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend_now(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             assert self.attend, "a step runs with an attention"
-            return self.attend(q, keys, values, scales)
+            return self.attend(q, keys, values)
 
         for name, part in parts(self.graph).items():
             if name in self.keys:

@@ -50,7 +50,7 @@ def program(kinds: str) -> GraphModule:
     q, cache = graph.placeholder("q"), graph.placeholder("cache")
     for kind in kinds:
         if kind == "A":
-            q = graph.call_function(ATTEND, (q, cache, cache, None))
+            q = graph.call_function(ATTEND, (q, cache, cache))
         elif kind == ".":
             graph.call_method("copy_", (cache, q))
             q = graph.call_function(torch.sin, (q,))
@@ -60,8 +60,7 @@ def program(kinds: str) -> GraphModule:
     return GraphModule(root, graph)
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
-    assert scales is None
+def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return q + 2 * keys - values.flip(0)
 
 
@@ -666,7 +665,7 @@ class Counting(CompiledModel):
     def made(self) -> Step:
         def graph(positions: Tensor, tokens: int, gain: Tensor, ids: Tensor) -> tuple[Tensor]:
             assert one.attend
-            live = one.attend(ids[:, None] + 0.0, gain, gain, None)
+            live = one.attend(ids[:, None] + 0.0, gain, gain)
             return (live + positions[:, None] * 10 + tokens * 100,)
 
         names = ("positions", TOKENS, "layers.0.post_norm", "input_ids")
@@ -681,7 +680,7 @@ class Counting(CompiledModel):
         self.did.append(f"trace {kind.tokens}")
         assert set(step) == set(STEP)
         self._steps[kind] = self.made()
-        return attend(inputs.input_ids[:, None] + 0.0, None, None, None) - 1
+        return attend(inputs.input_ids[:, None] + 0.0, None, None) - 1
 
 
 class Adding:
@@ -692,7 +691,7 @@ class Adding:
 
     def begin(self, inputs: StepInputs) -> Any:
         self.begun.append(inputs)
-        return lambda q, _keys, _values, _scales: q + self.number
+        return lambda q, _keys, _values: q + self.number
 
 
 def called(model: CompiledModel, ids: list[int], positions: list[int], number: float) -> Tensor:

@@ -410,7 +410,7 @@ def chosen_lab(args: Namespace, progress: Progress) -> Lab:
 
 def refuse_missing_packages(lab: Lab) -> None:
     """Raises ValueError with the command that installs what is missing, before anything runs."""
-    if absent := missing(lab.packages):
+    if absent := missing(("pytest", *lab.packages)):
         names = " and ".join(absent)
         raise ValueError(f"lab {lab.number} needs {names}, not installed here: {INSTALL}")
 

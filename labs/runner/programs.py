@@ -62,29 +62,40 @@ def completed(
         return subprocess.run(line, env=there, text=True, **how)
 
 
-def forked(
-    server: BaseContext, module: str, texts: Texts, environment: Texts, limit_s: float
-) -> str | None:
-    """What the program prints in a fork of this server, which has imported PyTorch already; None
-    if it does not end within `limit_s` seconds."""
+def heard(
+    server: BaseContext | None, module: str, words: Sequence[str], texts: Texts,
+    environment: Texts, limit_s: float,
+) -> tuple[str, int] | None:  # fmt: skip
+    """What the program prints and its exit code; None if it does not end within `limit_s` seconds.
+    It runs in a fork of this server, which has imported the heavy packages already, or without one
+    in a process of its own."""
+    if server is None:
+        how: Any = {"capture_output": True, "timeout": limit_s}
+        try:
+            done = completed(module, words, texts, environment, **how)
+        except subprocess.TimeoutExpired:
+            return None
+        return done.stdout, done.returncode
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
         said, files = Path(folder) / "said", _written(texts, folder)
-        args = (str(said), module, files, dict(environment))
+        args = (str(said), module, files, dict(environment), list(words))
         process = server.Process(target=_in_fork, args=args)  # type: ignore[attr-defined]
         process.start()
         process.join(limit_s)
-        late = process.is_alive()
+        late, code = process.is_alive(), process.exitcode
         process.kill()
         process.join()
-        return None if late else said.read_text(encoding="utf-8")
+        return None if late else (said.read_text(encoding="utf-8"), code)
 
 
-def _in_fork(said: str, module: str, files: dict[str, Path], environment: dict[str, str]) -> None:
+def _in_fork(
+    said: str, module: str, files: dict[str, Path], environment: dict[str, str], words: list[str]
+) -> None:
     os.environ.update(environment)
     sys.path.insert(0, str(ROOT))
     sys.stdout = open(said, "w", encoding="utf-8")  # noqa: SIM115  open until the end
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    _run_here(module, files, [])
+    _run_here(module, files, words)
 
 
 def _written(texts: Texts, folder: str) -> dict[str, Path]:

@@ -7,20 +7,20 @@ In:  a lab that was checked. Out: the lines of programs that run on the learner'
 from __future__ import annotations
 
 import difflib
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import BaseContext
 
 from rich.console import Console
 from rich.markup import escape
 
 from labs.runner import command, workspace
 from labs.runner.checks.checking import Report
-from labs.runner.checks.warm import forks, fresh
+from labs.runner.checks.warm import forks
 from labs.runner.cut.catalogue import PATH, Lab, all_labs
 from labs.runner.cut.source import source
 from labs.runner.predict import answers, questions
-from labs.runner.programs import Texts, completed, forked, merged
+from labs.runner.programs import Texts, heard, merged
 from labs.runner.prose import say
 from labs.runner.report import done
 from labs.runner.workspace import Progress
@@ -41,7 +41,8 @@ def at_green(lab: Lab, progress: Progress, *, first: bool, console: Console) -> 
     before = [number for number in numbers if number != lab.number or not first]
     texts = merged([one for one in solved if one.of_the_engine and "torch" not in one.packages])
     if lab.of_the_engine:
-        said = printed(GROWTH, [",".join(before), ",".join(numbers)], texts, {})
+        words = [",".join(before), ",".join(numbers)]
+        said = printed(GROWTH, words, texts, {}, forks(lab))
         console.print(f"\n{escape(said or '')}".rstrip())
     if (lab.folder / "show.py").exists():
         if first or "torch" not in lab.packages:
@@ -136,17 +137,17 @@ def holes_so_far(labs: Sequence[Lab], progress: Progress) -> str:
 
 def shown_by(lab: Lab, texts: Texts) -> str | None:
     """What a lab's show prints with these texts in place."""
-    module = f"labs.{lab.name}.show"
-    if "torch" not in lab.packages or (server := forks(lab)) is fresh():
-        return printed(module, [], texts, lab.environment)
-    return forked(server, module, texts, lab.environment, LIMIT_S)
+    return printed(f"labs.{lab.name}.show", [], texts, lab.environment, forks(lab))
 
 
-def printed(module: str, words: list[str], texts: Texts, environment: Texts) -> str | None:
+def printed(
+    module: str,
+    words: list[str],
+    texts: Texts,
+    environment: Texts,
+    server: BaseContext | None = None,
+) -> str | None:
     """What a program prints with these texts in place, also if an error ends it; None if it does
-    not end by itself."""
-    try:
-        done = completed(module, words, texts, environment, capture_output=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return None
-    return done.stdout
+    not end by itself. Forked from the server of the check, if there is one."""
+    found = heard(server, module, words, texts, environment, LIMIT_S)
+    return found and found[0]

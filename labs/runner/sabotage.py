@@ -10,7 +10,6 @@ import difflib
 import json
 import random
 import re
-import subprocess
 from argparse import Namespace
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from rich.markup import escape
 
 from labs.runner import Done, command, workspace
 from labs.runner.checks.checking import check_texts
+from labs.runner.checks.warm import forks
 from labs.runner.commands import chosen_lab
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.cutter import functions
 from labs.runner.cut.source import shown, source
 from labs.runner.demo import program_of
 from labs.runner.mistakes.mutants import mutants
-from labs.runner.programs import Texts, completed, merged
+from labs.runner.programs import Texts, heard, merged
 
 MOST_TRIES = 12
 MOST_LINES = 12  # of symptoms
@@ -78,7 +78,7 @@ def _mistake_that_shows(lab: Lab, show: str, before: str, seed: int | None) -> t
     an error leaves little to find, so it is passed over."""
     texts = {name: source(path) for name, path in workspace.my_files(lab).items()}
     for file, text in _mistakes(lab, seed)[:MOST_TRIES]:
-        if check_texts(lab, texts | {file: text}, first=True).passed:
+        if check_texts(lab, texts | {file: text}, first=True, context=forks(lab)).passed:
             continue
         after = _shown_by(lab, show, merged([lab], {file: text}))
         if after is not None and after != before:
@@ -88,11 +88,8 @@ def _mistake_that_shows(lab: Lab, show: str, before: str, seed: int | None) -> t
 
 def _shown_by(lab: Lab, show: str, texts: Texts) -> str | None:
     """What the lab's show prints with these texts in place; None if it fails or does not end."""
-    try:
-        done = completed(show, [], texts, lab.environment, capture_output=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return None
-    return None if done.returncode else done.stdout
+    found = heard(forks(lab), show, [], texts, lab.environment, LIMIT_S)
+    return None if found is None or found[1] else found[0]
 
 
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:

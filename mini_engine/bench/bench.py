@@ -34,6 +34,7 @@ from mini_engine.cuda.weights import Weights
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import Mode, step_time, with_pdl
+from mini_engine.step.storage import stored_as
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,6 @@ class Bench:
             variant.prepare()
             self.backend.synchronize()
             prepare_s, skipped = time.perf_counter() - began, skipped_graphs() - skipped
-            if kind.few_bits is not None:
-                judge = gate_of(setup, self.gate_steps, kind.few_bits)
             verdict = judge.judge(variant)
             row = replace(row, gate=verdict.as_dict())
             if kind.gated and not verdict.passed:
@@ -93,9 +92,8 @@ class Bench:
             variant.rewind()
             itl = median_interval(ours)
             spec = self.spec_for(kind.engine)
-            stored = setups.stored_in(setup.model.config, kind.few_bits)
             share = setup.model.config.touched_share(setup.batch)
-            moved = stored.must_read(setup.batch * setup.context, share)
+            moved = stored_as(setup.model.config).must_read(setup.batch * setup.context, share)
             gb_s = moved / itl.median / 1e3
             return replace(
                 row,
@@ -125,13 +123,8 @@ class Bench:
                     variant.release()
 
 
-def gate_of(
-    setup: DecodeSetup, most_steps: int = gate.STEPS[1], few_bits: str | None = None
-) -> Gate:
-    """The gate for all that decodes on this setup. The truth of a format of few bits is these very
-    weights, or this cache, in float32: it says whether kernels are right, not whether the format
-    is."""
-    setup = setups.in_format(setup, few_bits)
+def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
+    """The gate for all that decodes on this setup."""
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import DecodeAttention
-from mini_engine.cuda.fp8 import as_bytes, scale_for, to_e4m3, widened
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.weights import QUANTS, Weights
-from mini_engine.model.config import ModelConfig
+from mini_engine.cuda.weights import Weights
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16
-KV8 = "kv8"
-FORMATS = (*QUANTS, KV8)  # weights in few bits, or a KV cache in fp8
-LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard deviation of 1
 
 
 class Variant:
@@ -75,7 +69,6 @@ class DecodeSetup:
     room: int  # tokens a request may grow to: whole blocks
     block_table: Tensor  # (batch, room / BLOCK_SIZE) int32
     first_tokens: Tensor  # (batch,) int32: the last of the context, fed by the first step
-    few_bits: str | None = None  # the format of its weights or cache, one of FORMATS
 
     @property
     def attention(self) -> DecodeAttention:
@@ -104,16 +97,13 @@ class DecodeSetup:
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of the first `length` K and V of each layer, (batch, kv_heads, length, D)."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
-        cache = self.model.cache
 
-        def gathered(layer: int, which: int) -> Tensor:
-            one = (cache.keys, cache.values)[which][layer]
+        def gathered(cache: Tensor) -> Tensor:
             # (batch, blocks, block_size, kv_heads, D)
-            rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
-            rows = widened(rows, cache.scales[layer], which) if cache.scales else rows
-            return rows.transpose(1, 2).contiguous()
+            return cache[blocks].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
 
-        return [(gathered(layer, 0), gathered(layer, 1)) for layer in range(len(cache.keys))]
+        cache = self.model.cache
+        return list(zip(map(gathered, cache.keys), map(gathered, cache.values), strict=True))
 
 
 def build_setup(
@@ -138,13 +128,15 @@ def build_setup(
 
 
 def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
-    """The same requests, weights, keys and values in float32: the gate's reference. A quantised
-    weight stays, and is written out as wide as what it is multiplied with."""
+    """The same requests, weights, keys and values in float32: the gate's reference."""
     weights = setup.model.weights
     embed, head = weights.embed.float(), weights.lm_head
-    layers = weights.mapped(lambda _, x: x.float() if isinstance(x, Tensor) else x)
+    layers = [
+        replace(layer, **{name: x.float() for name, x in vars(layer).items() if x is not None})
+        for layer in weights.layers
+    ]
     weights = replace(
-        layers, embed=embed, final_norm=weights.final_norm.float(),
+        weights, embed=embed, layers=tuple(layers), final_norm=weights.final_norm.float(),
         lm_head=embed if head is weights.embed else head.float(),
     )  # fmt: skip
     wide = build_setup(setup.backend, weights, setup.batch, context, room)
@@ -155,33 +147,4 @@ def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
         for cache, values in zip(caches, both, strict=True):
             rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
             cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
-    if scales := setup.model.cache.scales:  # it rounds what it caches as the others do
-        wide = replace(wide, model=Model(wide.model.weights, in_fp8(wide.model.cache, scales)))
     return wide
-
-
-def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
-    """The cache rounded to e4m3 under these scales, (2, kv_heads) a layer."""
-    keys, values = (
-        tuple(to_e4m3(one, scale[which]) for one, scale in zip(side, scales, strict=True))
-        for which, side in enumerate((cache.keys, cache.values))
-    )
-    return KVCache(keys, values, scales)
-
-
-def in_format(setup: DecodeSetup, name: str | None) -> DecodeSetup:
-    """The setup with weights in "int8" or "int4", or with a KV cache in fp8 ("kv8")."""
-    if name is None:
-        return setup
-    weights, cache = setup.model.weights, setup.model.cache
-    if name == KV8:
-        scale = scale_for(LARGEST)
-        shape, device = (2, setup.model.config.num_kv_heads), weights.embed.device
-        scales = tuple(torch.full(shape, scale, device=device) for _ in cache.keys)
-        return replace(setup, model=Model(weights, in_fp8(cache, scales)), few_bits=name)
-    return replace(setup, model=Model(weights.as_quantized(name), cache), few_bits=name)
-
-
-def stored_in(config: ModelConfig, name: str | None) -> Stored:
-    """The bytes of that format, or for None those of the model as it is."""
-    return stored_as(config, kv_dtype="fp8") if name == KV8 else stored_as(config, name)

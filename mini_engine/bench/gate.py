@@ -76,8 +76,7 @@ class Verdict:
         return not self.reason
 
     @property
-    def reason(self) -> str:
-        """Why it did not pass, in one line; "" when it did."""
+    def reason(self) -> str:  # why it did not pass, in one line; "" when it did
         if self.fault:
             return f"gate: {self.fault}"
         for name, path in (("teacher-forced", self.forced), ("its own tokens", self.produced)):
@@ -90,7 +89,6 @@ class Verdict:
 
 
 NOT_FINITE = Verdict("its logits are not all finite")
-NOT_BEST = Verdict("it sampled tokens that are not the best of its own logits")
 
 
 class Gate:
@@ -110,15 +108,15 @@ class Gate:
     def judge(self, variant: Variant) -> Verdict:
         """Decode on both paths and compare."""
         logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
-        if not bool(torch.isfinite(logits).all()):
+        if not logits.isfinite().all():
             return NOT_FINITE
         if not are_best(logits, tokens):
-            return NOT_BEST
+            return Verdict("it sampled tokens that are not the best of its own logits")
         produced = self._compare(logits, tokens)
         if variant.steps_a_call > 1:
             return Verdict(produced=produced)
         logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
-        if not bool(torch.isfinite(logits).all()):
+        if not logits.isfinite().all():
             return NOT_FINITE
         return Verdict(forced=self._compare(logits, self._forced), produced=produced)
 
@@ -142,7 +140,6 @@ class Gate:
 
 
 def steps_of(batch: int) -> int:
-    """How many steps the gate compares."""
     return max(STEPS[0], min(STEPS[1], POSITIONS // batch))
 
 

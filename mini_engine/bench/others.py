@@ -2,15 +2,14 @@
 
     for row in compare("qwen3-0.6b", job_for(folder, 1, 512, 32, 8, vocab), ["vllm"], python): ...
 
-This engine always comes first: the others' tokens are compared with its tokens, and their times
-divided by its times. Here the caller's clock times tokens that it can use, where a `Row` has the
-device's times of decode steps that follow one another.
+This engine comes first: the others' tokens are compared with its tokens, and their times divided by
+its times. The caller's clock times tokens that it can use, where a `Row` has the device's times.
 
 The process of an engine is `python -m mini_engine.bench.others ANSWER.json < job.json`, under the
 engine's own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
 first lap, and of each lap the gaps between tokens. An adapter loads the model, `Adapter(job)`;
 `lap(prompts)` runs one batch and yields, as soon as the interface has them, pieces of (request, new
-tokens). Each names the commit whose interface it was written to.
+tokens). Each names the version whose interface it was written to.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise, takewhile
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Interval
 OURS = "launch-bound"
 EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
 KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
-ROOT = Path(__file__).parents[2]
 COMPARED = 16  # first tokens of a request
 BUDGET = 2048  # tokens of prompts in a step: the smallest of these engines
 MEMORY = 0.8  # of the GPU: the process that asks holds some of it, too
@@ -69,8 +68,7 @@ class Job:
         return self.engine.endswith(EAGER)
 
     @property
-    def room(self) -> int:
-        """Tokens that a request may grow to."""
+    def room(self) -> int:  # tokens that a request may grow to
         return self.context + self.tokens + KEPT_BACK
 
 
@@ -103,8 +101,7 @@ def compare(
     shape: str, job: Job, engines: Sequence[str], python: str = sys.executable
 ) -> Iterator[EngineRow]:
     """A row for this engine, and then for each of the others, which `python` runs."""
-    ours: list[list[int]] = []
-    ours_us = 0.0
+    ours, ours_us = list[list[int]](), 0.0
     for engine in dict.fromkeys([OURS, *engines]):
         row = EngineRow(shape, job.batch, job.context, engine, NOT_RUN)
         found = ask(replace(job, engine=engine), sys.executable if engine == OURS else python)
@@ -116,34 +113,26 @@ def compare(
         if engine == OURS:
             ours, ours_us = found["tokens"], itl.median
         yield replace(
-            row,
-            status=MEASURED,
-            version=found["version"],
-            start_s=found["start_s"],
-            itl=itl,
+            row, status=MEASURED, version=found["version"], start_s=found["start_s"], itl=itl,
             p99_us=float(np.percentile(list(chain(*laps)), 99, method="inverted_cdf")),
             times_ours=itl.median / ours_us if ours_us else 0.0,
             tokens_a_piece=statistics.fmean(pieces for _, pieces in found["laps"]),
             same_tokens=leading(ours, found["tokens"]),
-        )
+        )  # fmt: skip
 
 
 def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
     """Share of the first COMPARED tokens of each request up to which both wrote the same. After the
     first difference two right engines write different texts."""
-    same = compared = 0
-    for one, other in zip(ours, theirs, strict=False):
-        pairs = list(zip(one, other, strict=False))[:COMPARED]
-        same += len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        compared += len(pairs)
-    return same / max(1, compared)
+    rows = [list(map(eq, one, other))[:COMPARED] for one, other in zip(ours, theirs, strict=False)]
+    return sum(sum(takewhile(bool, row)) for row in rows) / max(1, sum(map(len, rows)))
 
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run one engine in its process. What went wrong is "not_run", with the last line printed."""
     told = {**os.environ, "PYTHONUNBUFFERED": "1"}
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
-    for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
+    for name, first in (("PYTHONPATH", Path(__file__).parents[2]), ("PATH", Path(python).parent)):
         told[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as printed:
         answer = Path(folder) / "answer.json"
@@ -178,9 +167,9 @@ def prompts(job: Job, lap: int) -> list[list[int]]:
 
 
 def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
-    """(µs between two pieces that one request got, tokens a piece), while all requests decode: from
-    the last first token to the first last one. A gap counts where both its ends lie in between;
-    tokens that arrive at the same time are one piece. Raises ValueError where there is no gap."""
+    """(µs between two pieces that one request got, tokens a piece), while all requests decode: both
+    ends of a gap lie between the last first token and the first last one. Tokens that arrive at the
+    same time are one piece. Raises ValueError where there is no gap."""
     began, ended = max(each[0] for each in times), min(each[-1] for each in times)
     found: list[float] = []
     tokens = 0
@@ -195,7 +184,6 @@ def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
 
 def answer(job: Job) -> dict[str, Any]:
-    """Load, warm up, measure."""
     name = job.engine.removesuffix(EAGER)
     adapter, package, install = KINDS[name]
     if importlib.util.find_spec(package) is None:
@@ -218,8 +206,7 @@ def answer(job: Job) -> dict[str, Any]:
 
 def timed_lap(session: Any, job: Job, number: int) -> tuple[list[list[float]], list[list[int]]]:
     """One batch: for each request when each token arrived (s), and the tokens."""
-    times: list[list[float]] = [[] for _ in range(job.batch)]
-    tokens: list[list[int]] = [[] for _ in range(job.batch)]
+    times, tokens = ([list[Any]() for _ in range(job.batch)] for _ in range(2))
     for pieces in session.lap(prompts(job, number)):
         now = time.perf_counter()
         for request, new in pieces:
@@ -246,10 +233,10 @@ class Ours:
             max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
             num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE), block_size=BLOCK_SIZE,
         )  # fmt: skip
-        config = ModelConfig.from_folder(job.model)
-        mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
-        where = config, Path(job.model), limits, mode, [job.batch], print
-        self.tokens, self.engine = job.tokens, open_engine(*where, sampling=False)
+        self.tokens, self.engine = job.tokens, open_engine(
+            ModelConfig.from_folder(job.model), Path(job.model), limits,
+            "NONE" if job.eager else "FULL_DECODE_ONLY", [job.batch], print, sampling=False,
+        )  # fmt: skip
         captured = job.eager or self.engine.dispatcher.descriptors()
         if not captured or self.engine.scheduler.limits.num_blocks < limits.num_blocks:
             raise MemoryError(f"no memory for batch {job.batch}, or to capture it")
@@ -293,9 +280,8 @@ class Vllm:
 
 class Sglang:
     """SGLang 001067f (2026): `Engine.generate` streams a piece of one request after the other, each
-    with its "index" (`TokenizerManager._handle_batch_request`). "completion_tokens" counts the
-    tokens so far; "output_ids" ends with the new ones, several where the event loop here is late.
-    """
+    with its "index". "completion_tokens" counts the tokens so far; "output_ids" ends with the new
+    ones, several where the event loop here is late."""
 
     def __init__(self, job: Job) -> None:
         self.engine = importlib.import_module("sglang").Engine(
@@ -308,8 +294,9 @@ class Sglang:
 
     def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
         given, known = [list(prompt) for prompt in prompts], [0] * len(prompts)
-        pieces = self.engine.generate(input_ids=given, sampling_params=self.params, stream=True)
-        for piece in pieces:
+        for piece in self.engine.generate(
+            input_ids=given, sampling_params=self.params, stream=True
+        ):
             index = piece.get("index", 0)  # missing where a version unpacks a batch of one
             new = piece["meta_info"]["completion_tokens"] - known[index]
             if new > 0:

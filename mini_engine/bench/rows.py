@@ -1,6 +1,6 @@
 """One row of a benchmark: a variant at one point, and what was measured of it.
 
-    steps = of_one_place(measured_steps(measurement.figures["rows"]), "qwen3-0.6b")
+    steps = of_one_place(measured_steps(measurement.figures["rows"]))
     curve(steps, "graph-5-pdl")            # that variant's rows, batch rising
 
 The time of a variant that failed the gate is no result, whoever wrote the variant. No torch.
@@ -81,14 +81,8 @@ class Row:
         """Whether it computes the wrong thing: its time, if it has one, is no result."""
         return self.status == GATE_FAILED or (self.status == MEASURED and not self.gate["passed"])
 
-    @property
-    def is_result(self) -> bool:
-        return self.status == MEASURED and not self.failed_gate
-
     def as_json(self) -> dict[str, Any]:
-        """The row as it stands in a file."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        return dict(json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
@@ -109,21 +103,19 @@ def by_point(rows: Iterable[Row]) -> dict[Point, list[Row]]:
 
 def measured_steps(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Those of a file's rows whose time is a result: measured, and past the gate."""
-    return [row for row in map(Row.from_json, rows) if row.is_result]
+    every = map(Row.from_json, rows)
+    return [row for row in every if row.status == MEASURED and not row.failed_gate]
 
 
-def of_one_place(
-    steps: Sequence[Row], shape: str | None = None, context: int | None = None
-) -> list[Row]:
-    """The steps of one shape at one context: of those that fit, the place with the most batches,
-    and the first of these. Raises ValueError where nothing fits."""
+def of_one_place(steps: Sequence[Row]) -> list[Row]:
+    """The steps of the shape and context that have the most batches, the first of equals. Raises
+    ValueError without a step."""
     batches: dict[tuple[str, int], set[int]] = {}
     for step in steps:
-        if shape in (None, step.shape) and context in (None, step.context):
-            batches.setdefault((step.shape, step.context), set()).add(step.batch)
+        batches.setdefault((step.shape, step.context), set()).add(step.batch)
     if not batches:
-        raise ValueError(f"no variant has a result of {shape or 'any shape'} at {context or 'any'}")
-    place = max(batches, key=lambda one: len(batches[one]))  # the first of equals
+        raise ValueError("no variant has a result")
+    place = max(batches, key=lambda one: len(batches[one]))
     return [step for step in steps if (step.shape, step.context) == place]
 
 

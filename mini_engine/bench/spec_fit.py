@@ -6,18 +6,15 @@ source. No torch. The floor of a kernel belongs to an engine: it stands in the m
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.step.cards import FIGURES, Sheet, load_sheet, names
 
-ON_CPU_TENSORS = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
 # A figure of a card or a host: the measured one, which number of it, times what, and how.
 OF_THE_CARD = {
     "sm_count": ("sm_count", "value", 1, "as the driver tells"),
@@ -43,19 +40,15 @@ OF_THE_HOST = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """One figure of a card or host, from measured ones."""
-
+class Fitted(NamedTuple):
     value: float
     how: str
 
 
-Fits = dict[str, Fitted]
+Fits = dict[str, Fitted]  # the figures of a card or a host, by name
 
 
 def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
-    """Every figure of a card that `figures` give."""
     fits, more = _fits(OF_THE_CARD, figures), figures["gap_difference_us"]["median"]
     gap = fits["graph_gap_us"]
     slower = f"{gap.how}; and {more:.3g} µs that the same kernel takes more in a stream"
@@ -75,13 +68,13 @@ def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
 
 
 def host_fits(figures: Mapping[str, Any]) -> Fits:
-    """Every figure of a host."""
     return _fits(OF_THE_HOST, figures)
 
 
 def host_on_cpu_fits(op_us: Mapping[str, Any], on: str) -> Fits:
     """From `calibrate.op_on_cpu_us` alone. `on`: processor, versions, date."""
-    return {"op_us": Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_doubt(op_us)}, {on}")}
+    how = "eager ops of our plain decoder on CPU tensors, one thread, without a launch"
+    return {"op_us": Fitted(op_us["median"], f"{how}; {_doubt(op_us)}, {on}")}
 
 
 def _fits(table: Mapping[str, tuple[str, str, float, str]], figures: Mapping[str, Any]) -> Fits:
@@ -109,13 +102,13 @@ def sheet_json(
     base is this very card; if not, its figures count as borrowed. Emulated figures are no evidence.
     """
     found: dict[str, Any] = {word: said for word, said in base.words.items() if said}
-    found |= {"name": name, **({"says": says, "sources": []} if says else {})}
+    found |= {"name": name} | ({"says": says, "sources": []} if says else {})
     before = "CPU emulation, no evidence about any GPU: " if emulated else ""
     behind = f"; course/measurements/{evidence}" if evidence else ""
     for figure, rule in FIGURES[kind].items():
         fit, known = fits.get(figure), base.figures[figure]
-        most = 1.0 if rule.endswith("share") else math.inf
-        if fit and (fit.value > 0 or not rule.startswith("+")) and fit.value <= most:
+        too_much = rule.endswith("share") and fit is not None and fit.value > 1
+        if fit and (fit.value > 0 or not rule.startswith("+")) and not too_much:
             whole = rule.endswith(("bytes", "count"))
             value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
             word, source = "derived" if emulated else "measured", f"{before}{fit.how}{behind}"
@@ -124,7 +117,7 @@ def sheet_json(
             if not own_base:
                 word, source = "borrowed", f"of {base.name} ({word}): {source}"
             if fit is not None:
-                wrong = "not above 0" if fit.value <= 0 else "more than 1"
+                wrong = "more than 1" if too_much else "not above 0"
                 source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
         found[figure] = {"value": value, "kind": word, "source": source}
     return found

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mini_engine.bench.decode_setup import FORMATS, DecodeSetup, Variant, in_format, stored_in
+from mini_engine.bench.decode_setup import DecodeSetup, Variant
 from mini_engine.bench.op_record import OpRecorder
 from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
@@ -141,10 +141,8 @@ class FusedGraph(OursGraph):
 
     def ops(self, style: str = "hf56") -> list[OpCost]:  # noqa: ARG002 (as above)
         """The op list that the kernels of this batch were written to."""
-        config, setup = self.model.config, self.setup
-        shape = StepShape.decode(setup.batch, setup.context)
-        stored = stored_in(config, setup.few_bits)
-        return step_ops(config, shape, self.style, stored) * self.steps_a_call
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
 
 
 class HuggingFace(Variant):
@@ -261,7 +259,6 @@ class VariantKind:
     engine: str = PLAIN  # what predicts it: a file of `mini_engine/step/engines`
     why_not: Callable[[GraphBackend], str | None] = lambda _: None  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
-    few_bits: str | None = None  # the format of its weights or cache, "int8" or "kv8"
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
@@ -282,12 +279,10 @@ def _compiled(
     return VariantKind(lambda setup: make(setup, compiler), mode, COMPILED, why_not, gated=False)
 
 
-def _ours(
-    kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1, few_bits: str | None = None
-) -> VariantKind:
+def _ours(kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1) -> VariantKind:
     return VariantKind(
-        lambda setup: FusedGraph(in_format(setup, few_bits), kernels, pdl, steps), "full", OURS,
-        no_pdl if pdl else no_kernels, few_bits=few_bits, pdl=pdl,
+        lambda setup: FusedGraph(setup, kernels, pdl, steps), "full", OURS,
+        no_pdl if pdl else no_kernels, pdl=pdl,
     )  # fmt: skip
 
 
@@ -305,9 +300,6 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": _ours(5),
     "graph-5-pdl": _ours(5, pdl=True),
     "graph-5-pdl-k8": _ours(5, pdl=True, steps=8),
-    # the five on weights or a cache in few bits, judged against the same numbers in float32
-    **{f"graph-5-{name}": _ours(5, few_bits=name) for name in FORMATS},
-    **{f"graph-5-pdl-{name}": _ours(5, pdl=True, few_bits=name) for name in FORMATS},
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
     "compile-default": _compiled(OursCompiled, "default", "eager"),
     "compile-reduce-overhead": _compiled(OursCompiled, "reduce-overhead", "full"),

@@ -27,16 +27,13 @@ from mini_engine.engine.sampling import SamplingParams
 from mini_engine.sim import generate as sim
 from mini_engine.step.cards import load_spec
 
-ONLY_FOR = {"cuda": ("quant", "kv_dtype", "kernels", "steps_per_replay"),
-            "sim": ("spec", "host", "engine")}  # fmt: skip
+ONLY_FOR = {"cuda": ("kernels", "steps_per_replay"), "sim": ("spec", "host", "engine")}
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 SHARED, DEFAULTS = "prompt spec mode sizes", {"spec": None}
 OPTIONS: options.Rows = {
     "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
     "--backend": (("sim", "cuda"), "sim", "what runs"),
     "--max-new-tokens N": (options.positive, 48, "to write for each prompt"),
-    "--quant": (("int8", "int4"), None, "cuda: quantise the weights as they are read"),
-    "--kv-dtype": (("fp8",), None, "cuda: a cache of a byte a number (e4m3, a scale a head)"),
     "--kernels": (("9", "5", "0"), None, "cuda: Triton kernels a layer; 0: PyTorch's (default: 5)"),
     "--steps-per-replay K": (options.positive, None, "cuda: steps in one graph (default: 1)"),
     "--speculate WHO:K": (options.speculation, PLAIN, "K tokens drafted and checked in each step: "
@@ -64,8 +61,7 @@ def run(args: Args, console: Screen) -> Found:
 
         kernels: Any = int(given.get("kernels", 5))
         tokenizer = cuda.open_tokenizer(args.model)
-        write = partial(cuda.generate, args.model, quant=args.quant, kernels=kernels,
-                        kv_dtype=args.kv_dtype or "auto",
+        write = partial(cuda.generate, args.model, kernels=kernels,
                         steps_per_replay=args.steps_per_replay or 1)  # fmt: skip
     else:
         checkpoint = sim.open_checkpoint(args.model)
@@ -103,12 +99,9 @@ def show(r: Args, console: Screen) -> None:
                 f"{r.simulated_us / 1e3:.1f} ms, simulated, on {options.on(r)}")  # fmt: skip
     else:
         layers = f"{r.kernels_per_layer} kernels a layer" + ", PDL" * r.pdl
-        what = (
-            f" on {r.device}, {layers if r.kernels_per_layer else 'plain layers'}, "
-            f"{r.report.graphs} graphs captured, {r.steps_per_replay} steps a replay"
-        )
-        kept = {"quant": r.quant, "kv_dtype": r.kv_dtype}
-        what += "".join(f", {name} {how}" for name, how in kept.items() if how)
+        what = (f" on {r.device}, {layers if r.kernels_per_layer else 'plain layers'}, "
+                f"{r.report.graphs} graphs captured, {r.steps_per_replay} steps a replay"
+                )  # fmt: skip
     if r.drafts.asked:
         what += f", {r.drafts.hit:,} of {r.drafts.asked:,} drafts right"
     tokens = sum(len(row["tokens"]) for row in r.prompts)

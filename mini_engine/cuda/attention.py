@@ -1,11 +1,11 @@
 """Paged causal attention in plain PyTorch, three ways; a step is given the one that fits it.
 
-In:  the step's `StepInputs`; then for each layer q (T, heads, D), the caches of K and V, which
-     already hold this step's tokens, and their scales, if they are in fp8.
+In:  the step's `StepInputs`; then for each layer q (T, heads, D) and the caches of K and V, which
+     already hold this step's tokens.
 Out: attended values (T, heads, D), one row for each token.
 
-    attend = attention.begin(inputs)         # what all layers share, once a step
-    out = attend(q, keys, values, scales)    # once a layer
+    attend = attention.begin(inputs)   # what all layers share, once a step
+    out = attend(q, keys, values)      # once a layer
 
 | strategy           | batches it takes    | shapes            | can be captured |
 |--------------------|---------------------|-------------------|-----------------|
@@ -27,18 +27,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mini_engine.cuda.fp8 import FP8, as_bytes, widened
 from mini_engine.cuda.inputs import StepInputs
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Attention(Protocol):
     """A way to attend. Kernels and graph runners bring their own."""
 
     def begin(self, inputs: StepInputs) -> Attend:
-        """Prepare a step; the result is called once a layer, with q (T, heads, D); keys, values
-        (num_blocks, block_size, kv_heads, D); scales (2, kv_heads) of a cache in fp8, else None."""
+        """Prepare a step; the result is called once a layer, with q (T, heads, D) and keys and
+        values (num_blocks, block_size, kv_heads, D)."""
         ...
 
 
@@ -85,25 +84,25 @@ class HostAttention:
 
     def begin(self, inputs: StepInputs) -> Attend:
         num_reqs = len(self.query_lens)
-        # Decodes come first. One that a swap brings back may not: it is a chunk of one token.
+        # Decodes come first; one token behind a longer chunk is a chunk of its own.
         decodes = next((i for i, n in enumerate(self.query_lens) if n != 1), num_reqs)
         together = None
         if decodes:
             table = inputs.block_table[:decodes, : self._blocks(max(self.context_lens[:decodes]))]
             together = _gathering(table, inputs.context_lens[:decodes], self.block_size)
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             out = torch.zeros_like(q)
             if together:
-                out[:decodes] = together(q[:decodes], keys, values, scales)
+                out[:decodes] = together(q[:decodes], keys, values)
             row = decodes
             for request in range(decodes, num_reqs):
                 chunk = slice(row, row := row + self.query_lens[request])
                 context_len = self.context_lens[request]
                 blocks = inputs.block_table[request, : self._blocks(context_len)]
                 k, v = (
-                    _gathered(cache, blocks, scales, which, q.dtype).flatten(0, 1)[:context_len]
-                    for which, cache in enumerate((keys, values))
+                    cache.index_select(0, blocks).flatten(0, 1)[:context_len]
+                    for cache in (keys, values)
                 )
                 out[chunk] = _attend_chunk(q[chunk], k, v)
             return out
@@ -122,13 +121,11 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
     blocks = table.reshape(-1)
     beyond = torch.arange(length, device=table.device) >= seen[:, None]  # (T, L)
 
-    def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+    def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         _, _, kv_heads, head_dim = keys.shape
         k, v = (
-            _gathered(cache, blocks, scales, which, q.dtype).view(
-                num_tokens, length, kv_heads, head_dim
-            )
-            for which, cache in enumerate((keys, values))
+            cache.index_select(0, blocks).view(num_tokens, length, kv_heads, head_dim)
+            for cache in (keys, values)
         )
         v = v.masked_fill(beyond[:, :, None, None], 0)
         grouped = q.view(num_tokens, kv_heads, -1, head_dim)  # heads that share a KV head
@@ -139,14 +136,6 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
         return torch.matmul(weights, v.transpose(1, 2)).view(q.shape)
 
     return attend
-
-
-def _gathered(
-    cache: Tensor, blocks: Tensor, scales: Tensor | None, which: int, dtype: torch.dtype
-) -> Tensor:
-    """Blocks of the cache of K (which = 0) or V (1) as numbers."""
-    rows = as_bytes(cache).index_select(0, blocks)
-    return rows if scales is None else widened(rows.view(FP8), scales, which).to(dtype)
 
 
 def _attend_chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -4,9 +4,9 @@
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
 
-A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17 where the
-weights are quantised: kernels/linear.py), and in prompts and mixed batches, it is always nine, with
-a library's products (cuBLAS on a GPU) between kernels of ours.
+A step of up to 4 requests that all decode runs in these kernels. From 5 requests on, and in prompts
+and mixed batches, it is always nine, with a library's products (cuBLAS on a GPU) between kernels of
+ours.
 
 With `pdl` each kernel starts while the one before it drains (kernels/launch.py). The embedding
 lookup is PyTorch's and waits as usual: the full boundary that the kernels rely on.
@@ -31,7 +31,6 @@ from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.cuda.kernels.linear import (
-    MAX_QUANTIZED_TOKENS,
     library_linear,
     linear,
     linear_add,
@@ -39,12 +38,11 @@ from mini_engine.cuda.kernels.linear import (
     norm_linear,
 )
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
-from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
+from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights
 from mini_engine.engine.batch import ScheduledBatch
 
@@ -60,12 +58,12 @@ class PagedAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         outs: list[Tensor] = []  # one for all layers: what the kernel leaves alone stays zero
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             if not outs:
                 outs.append(torch.zeros_like(q))
             prefill_attention(
                 outs[0].flatten(1), q.flatten(1), keys, values, inputs.block_table,
-                inputs.query_lens, inputs.context_lens, self.pdl, scales,
+                inputs.query_lens, inputs.context_lens, self.pdl,
             )  # fmt: skip
             return outs[0]
 
@@ -88,8 +86,7 @@ class FusedModel(Model):
         super().__init__(weights, cache)
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
-        most = MAX_QUANTIZED_TOKENS if weights.quantized else MAX_GEMV_TOKENS
-        self.kernels_per_layer, self.library_from = kernels_per_layer, most + 1
+        self.kernels_per_layer = kernels_per_layer
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (max(ROOM, len(cache.keys[0])), self.config.num_kv_heads)
@@ -99,7 +96,7 @@ class FusedModel(Model):
 
     def kernels_of(self, batch: int) -> Literal[0, 5, 9]:
         """Kernels of a layer, in a decode step of so many requests."""
-        return 9 if batch >= self.library_from else self.kernels_per_layer
+        return 9 if batch > MAX_GEMV_TOKENS else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
         """As in `Model`."""
@@ -112,7 +109,7 @@ class FusedModel(Model):
         if self.kernels_of(rows) == 5:
             self._five(residual, inputs, table, counters)
         else:
-            product = library_linear if rows >= self.library_from else linear
+            product = library_linear if rows > MAX_GEMV_TOKENS else linear
             self._nine(residual, inputs, self._decodes(inputs, table, counters), product)
         return residual
 
@@ -125,13 +122,13 @@ class FusedModel(Model):
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """As in `Model`."""
-        if not picks(sample):
+        """As in `Model`, whose ops compute a head that samples."""
+        if sample is not greedy:
             return super().head(hidden, inputs, sample)
         rows = len(inputs.last_rows)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
-        logits, values, indices = self._partials(last, inputs.sampled_lens, sample)
+        logits, values, indices = self._partials(last)
         tokens = torch.empty_like(inputs.last_rows)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
@@ -140,9 +137,9 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """`head` and `advance`, which its last kernel does."""
-        if len(hidden) != len(inputs.last_rows) or not picks(sample):
+        if len(hidden) != len(inputs.last_rows) or sample is not greedy:
             return super().next_step(hidden, inputs, sample)
-        logits, values, indices = self._partials(hidden, inputs.context_lens, sample)
+        logits, values, indices = self._partials(hidden)
         tokens = torch.empty_like(inputs.context_lens)
         pick_and_advance(
             tokens, inputs.input_ids, inputs.positions, inputs.context_lens, inputs.slot_mapping,
@@ -151,9 +148,7 @@ class FusedModel(Model):
         )  # fmt: skip
         return logits, tokens
 
-    def _partials(
-        self, hidden: Tensor, context_lens: Tensor, sample: Sampler
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _partials(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (R, V), and the partials (R, P) to pick tokens from: values and indices."""
         rows, norm_weight, weight = len(hidden), self.weights.final_norm, self.weights.lm_head
         vocab, width = weight.shape
@@ -162,15 +157,14 @@ class FusedModel(Model):
             normed = torch.empty_like(hidden)
             rms_norm(normed, hidden, norm_weight, eps, pdl)
             logits = functional.linear(normed, weight)
-            if isinstance(sample, SeededSampler):
-                return logits, *drawn_partials(logits, context_lens, sample.rows(rows), pdl)
             # one partial a row, the argmax of logits in the dtype of the weights
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
+        values = hidden.new_empty(
+            rows, num_programs(vocab, width, self.sm_count), dtype=torch.float32
+        )
+        indices = torch.empty_like(values, dtype=torch.int32)
         norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
-        if isinstance(sample, SeededSampler):
-            values, indices = drawn_partials(logits, context_lens, sample.rows(rows), pdl)
         return logits, values, indices
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
@@ -180,11 +174,11 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for layer, keys, values, scales in self._layers_with_cache():
+        for layer, keys, values in self._layers_with_cache():
             norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
-                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, scales,
+                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl)
             norm_gate_up_silu_mul(activated, residual, layer.post_norm, layer.gate_up, eps, pdl)
@@ -197,10 +191,10 @@ class FusedModel(Model):
         splits = decode.num_splits(context, rows, kv_heads, 4 * self.sm_count)
         out = counters.new_empty(rows, self.config.q_size, dtype=self.weights.embed.dtype)
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             decode.decode_attention(
                 out, counters, q.flatten(1), keys, values, table, inputs.context_lens, splits,
-                self.pdl, scales,
+                self.pdl,
             )  # fmt: skip
             return out
 
@@ -215,7 +209,7 @@ class FusedModel(Model):
         q = residual.new_empty(rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for index, (layer, keys, values, scales) in enumerate(self._layers_with_cache()):
+        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
@@ -223,18 +217,13 @@ class FusedModel(Model):
             product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
-                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl, scales,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             heads = q.view(rows, c.num_heads, c.head_dim)
-            attended = attend(heads, keys, values, scales).flatten(1)
+            attended = attend(heads, keys, values).flatten(1)
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
             product(gate_up, normed, layer.gate_up, None, pdl)
             silu_mul(activated, gate_up, pdl)
             product(out, activated, layer.down, None, pdl)
         residual.add_(out)
-
-
-def picks(sample: Sampler) -> bool:
-    """Whether the kernels choose tokens in this way."""
-    return sample is greedy or isinstance(sample, SeededSampler)

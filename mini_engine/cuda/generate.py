@@ -22,10 +22,10 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
-from mini_engine.cuda.model import KVCache, Model, measured_scales
+from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.ranks import Ranks, joined
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room
+from mini_engine.cuda.weights import Weights, load_weights, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
@@ -70,10 +70,8 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
-    quant: str | None = None,
     kernels: Kernels = 5,
     steps_per_replay: int = 1,
-    kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
     speculation: Speculation = PLAIN,
     on_token: OnToken | None = None,
@@ -81,9 +79,9 @@ def generate(
 ) -> Generation:
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
     given a line for each thing that this machine has less of than was asked for. kernels: of a
-    layer, 0 for the plain model. kv_dtype: "fp8", or "auto" for that of the weights. quant: "int8"
-    or "int4". Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one
-    that is too long for the context, and for a draft model or a memory that does not fit."""
+    layer, 0 for the plain model. Raises `ValueError` for a folder that is not a checkpoint, for an
+    empty prompt or one that is too long for the context, and for a draft model or a memory that
+    does not fit."""
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
         tell, on_token = (lambda _: None), None
@@ -93,15 +91,14 @@ def generate(
     config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
     asked = {
         "model": config, "prompts": list(prompts), "mode": mode, "capture_sizes": capture_sizes,
-        "max_new_tokens": max_new_tokens, "quant": quant, "kv_dtype": kv_dtype,
-        "steps_per_replay": steps_per_replay, "sampling": sampling, "dtype": dtype,
-        "speculation": speculation,
+        "max_new_tokens": max_new_tokens, "steps_per_replay": steps_per_replay,
+        "sampling": sampling, "dtype": dtype, "speculation": speculation,
     }  # fmt: skip
     mine = shard_of(config, ranks, asked)
     limits = generation.limits_for(config, len(prompts), speculation)
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
-    limits = limits_that_fit(mine, limits, backend, dtype, tell, kv_dtype, quant)
+    limits = limits_that_fit(mine, limits, backend, dtype, tell)
     if ranks:  # they schedule alike, and so with as many blocks
         limits = replace(limits, num_blocks=min(ranks.told(limits.num_blocks)))
     for request in requests:
@@ -115,8 +112,7 @@ def generate(
         """A runner of this model, with its graphs captured."""
         dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
         runner = runner_of(
-            weights, limits, dispatcher, backend, kernels, tell, kv_dtype,
-            sampling=sampling.temperature > 0,
+            weights, limits, dispatcher, backend, kernels, tell, sampling=sampling.temperature > 0
         )  # fmt: skip
         report = ranks.together(runner.capture) if ranks else runner.capture()
         if ranks:
@@ -128,10 +124,10 @@ def generate(
 
     def drafting(draft: Path, alone: SchedulerLimits) -> TorchRunner:
         small = ModelConfig.from_folder(draft)
-        return captured(load_weights(small, draft, backend.device, dtype, quant), alone)[0]
+        return captured(load_weights(small, draft, backend.device, dtype), alone)[0]
 
     proposer = generation.proposer_for(speculation, config, requests, limits, drafting)
-    load = partial(load_weights, config, folder, backend.device, dtype, quant, ranks)
+    load = partial(load_weights, config, folder, backend.device, dtype, ranks)
     runner, report = captured(ranks.together(load) if ranks else load(), limits)
     if steps_per_replay > 1 and not runner.several.captured:
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
@@ -204,14 +200,12 @@ def runner_of(
     backend: GraphBackend,
     kernels: Kernels,
     tell: Tell,
-    kv_dtype: str = "auto",
     *,
     sampling: bool = False,
 ) -> TorchRunner:
     """A runner over a cache of its own, with nothing captured."""
-    table, scales = weights.embed, measured_scales(weights) if kv_dtype == "fp8" else ()
     cache = KVCache.allocate(
-        weights.config, limits.num_blocks, limits.block_size, table.device, table.dtype, scales
+        weights.config, limits.num_blocks, limits.block_size, backend.device, weights.embed.dtype
     )
     model = decoding_model(weights, cache, backend, kernels, tell)
     return TorchRunner(model, limits, dispatcher, backend, sampling=sampling)
@@ -274,17 +268,15 @@ def limits_that_fit(
     backend: GraphBackend,
     dtype: torch.dtype,
     tell: Tell,
-    kv_dtype: str = "auto",
-    quant: str | None = None,
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where these are fewer.
     Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
-    if reason := no_room(config, backend, stored, quant=quant):
+    if reason := no_room(config, backend, stored):
         raise ValueError(reason)
-    free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
-    in_cache = stored if kv_dtype == "auto" else kv_dtype
-    block = limits.block_size * stored_as(config, kv_dtype=in_cache).kv_bytes_per_token
+    bytes_ = stored_as(config, stored, stored)
+    free, weights = free_bytes(backend), bytes_.held
+    block = limits.block_size * bytes_.kv_bytes_per_token
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

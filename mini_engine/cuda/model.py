@@ -25,9 +25,7 @@ from torch.nn import functional
 
 from mini_engine.cuda import experts
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
-from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like, measured_tokens, scale_for
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.quantized_matrix import Matrix, dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.engine.batch import ScheduledBatch
@@ -36,12 +34,10 @@ from mini_engine.model.config import ModelConfig
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D). With scales, (2,
-    kv_heads) float32 a layer, first of K and then of V, it is in fp8 (fp8.py)."""
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D)."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-    scales: tuple[Tensor, ...] = ()
 
     @staticmethod
     def allocate(
@@ -50,16 +46,14 @@ class KVCache:
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
-        scales: tuple[Tensor, ...] = (),
     ) -> KVCache:
-        """Zeros; block 0 is the null block, where padded rows write. With scales it is in fp8."""
-        dtype = FP8 if scales else dtype
+        """Zeros; block 0 is the null block, where padded rows write."""
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         keys, values = (
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
             for _ in range(2)
         )
-        return KVCache(keys, values, scales)
+        return KVCache(keys, values)
 
     @property
     def block_size(self) -> int:
@@ -84,14 +78,13 @@ class Model:
         sin = self.sin.index_select(0, inputs.positions)[:, None]
         attend = attention.begin(inputs)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
-        for layer, keys, values, scales in self._layers_with_cache():
+        for layer, keys, values in self._layers_with_cache():
             q, k, v = self._qkv(self._norm(residual, layer.input_norm), layer)
             q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-            for which, (cache, new) in enumerate(((keys, k), (values, v))):
-                rows = as_bytes(cache).view(-1, *new.shape[1:])
-                rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
-            attended = attend(q, keys, values, scales)
-            residual = residual + self._summed(self.product(attended.flatten(1), layer.o))
+            for cache, new in ((keys, k), (values, v)):
+                cache.view(-1, *new.shape[1:]).index_copy_(0, slots, new)
+            attended = attend(q, keys, values)
+            residual = residual + self._summed(functional.linear(attended.flatten(1), layer.o))
             normed = self._norm(residual, layer.post_norm)
             residual = residual + self._summed(self._mlp(normed, layer))
         return residual
@@ -174,64 +167,31 @@ class Model:
         """x and the result (T, H)."""
         if layer.router is not None:
             return self._experts(x, layer, layer.router)
-        gate, up = self.product(x, layer.gate_up).chunk(2, dim=-1)
-        return self.product(functional.silu(gate) * up, layer.down)
+        gate, up = functional.linear(x, layer.gate_up).chunk(2, dim=-1)
+        return functional.linear(functional.silu(gate) * up, layer.down)
 
     def _experts(self, x: Tensor, layer: LayerWeights, router: Tensor) -> Tensor:
         e = self.config.experts
         assert e
         weights, ids = experts.route(x, router, e)
-        gate_up, down = (
-            m if isinstance(m, Tensor) else dequantized(m).to(x.dtype)
-            for m in (layer.gate_up, layer.down)
-        )
-        by_expert = gate_up.view(e.count, 2 * e.width, -1), down.view(e.count, -1, e.width)
+        gate_up = layer.gate_up.view(e.count, 2 * e.width, -1)
         compute = experts.grouped if experts.can_group(x) else experts.masked
-        return compute(x, *by_expert, weights, ids)
+        return compute(x, gate_up, layer.down.view(e.count, -1, e.width), weights, ids)
 
-    def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor, Tensor | None]]:
-        c = self.cache
-        scales = c.scales or [None] * len(c.keys)
-        return zip(self.weights.layers, c.keys, c.values, scales, strict=True)
+    def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor]]:
+        return zip(self.weights.layers, self.cache.keys, self.cache.values, strict=True)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)
 
-    def product(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        """x Wᵀ (+ bias); a quantised weight is written out before, in the dtype of x."""
-        dense = weight if isinstance(weight, Tensor) else dequantized(weight).to(x.dtype)
-        return functional.linear(x, dense, bias)
-
     def _qkv(self, normed: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """q (T, heads, D), k and v (T, kv_heads, D), before RoPE."""
         c = self.config
-        qkv = self.product(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
+        qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
         q, k, v = torch.split(qkv, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         return q, k, v
-
-
-def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
-    """The scales of a cache in fp8, (2, kv_heads) float32 for each layer: measured by one prefill
-    of `measured_tokens`, in a cache of its own."""
-    config, table = weights.config, weights.embed
-    chosen = measured_tokens(config.vocab_size, config.max_position_embeddings)
-    tokens = torch.tensor(chosen, dtype=torch.int32, device=table.device)
-    places = torch.arange(len(tokens), dtype=torch.int32, device=table.device)
-    length, first = places[-1:] + 1, places[:1]
-    inputs = StepInputs(tokens, places, places, length, length, places[-1:], first[None])
-    cache = KVCache.allocate(config, 1, len(tokens), table.device, table.dtype)
-    count = (len(tokens),)
-    Model(weights, cache).body(inputs, HostAttention(count, count, len(tokens)))
-    largest = [
-        torch.stack([keys[0], values[0]]).abs().amax(dim=(1, 3)).tolist()
-        for keys, values in zip(cache.keys, cache.values, strict=True)
-    ]
-    return tuple(
-        torch.tensor([[scale_for(head) for head in heads] for heads in layer], device=table.device)
-        for layer in largest
-    )
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -27,7 +27,6 @@ from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
-from mini_engine.cuda.swap import HostBlocks
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -49,7 +48,11 @@ class TorchRunner:
         sampling: bool = False,
     ) -> None:
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
-        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax."""
+        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax.
+        ValueError for limits with `host_blocks`: a swap is predicted, and nothing copies.
+        """
+        if limits.host_blocks:
+            raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
         self.width = limits.decode_query_len  # rows that are sampled, of each request
@@ -61,7 +64,6 @@ class TorchRunner:
         full = self._rungs(CUDAGraphMode.FULL)
         largest = max([limits.max_num_batched_tokens, *pieces, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
-        self.host_blocks = HostBlocks(model.cache, limits.host_blocks, backend)
         # One pool and one stream for all ladders: an allocator that keeps blocks apart by stream
         # would share nothing between two.
         self.pool, stream = backend.graph_pool_handle(), backend.Stream()
@@ -98,7 +100,6 @@ class TorchRunner:
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step, or `batch.steps`: stage the inputs, run the graph of the descriptor, sample.
         Returns the tokens, step by step in the order of the rows that are sampled."""
-        self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
         params = [entry.request.sampling for entry in batch.entries for _ in range(self.width)]

@@ -11,7 +11,7 @@ This is the rejection rule of Leviathan et al. 2023 (arXiv 2211.17192) and Chen 
 more than q, max(0, p - q), scaled to 1. A draft that follows from the text alone has q(x) = 1: it
 is to be accepted with probability p(x), and to be replaced by a draw from p without x otherwise. To
 draw from p and compare is just that. And since the draws are those of plain decoding, noise and all
-(cuda/gumbel.py), a seed gives the same text with drafts as without.
+(cuda/sampling.py), a seed gives the same text with drafts as without.
 
 A draft model draws with the noise of the request's own seed, so that the two often agree at a
 temperature, too: a coupling of p and q that knows neither (Daliri et al. 2024, arXiv 2408.07978).

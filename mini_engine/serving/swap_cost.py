@@ -6,8 +6,8 @@
 Swapping is linear in the tokens. Computing again costs the CPU something however short the prompt
 is, since it cannot run in a full graph of decodes; its attention is quadratic in the tokens.
 
-A block is one copy, as in the CUDA wing (`cuda/swap.py`), and the step waits for all copies, which
-is the worst case for swapping. Left out: gathering the blocks of all layers within the card.
+A block is one copy, and the step waits for all copies, which is the worst case for swapping. Left
+out: gathering the blocks of all layers within the card.
 """
 
 from dataclasses import dataclass

@@ -68,7 +68,7 @@ class SimRunner:
     ) -> None:
         """Puts the model on `device` and captures nothing yet: call `capture()`. With `sampling`
         each request is drawn as its `SamplingParams` say; without, all are greedy.
-        Raises ValueError for limits with `host_blocks`: only the CUDA wing copies K and V out.
+        Raises ValueError for limits with `host_blocks`: nothing here copies K and V out.
         """
         if limits.host_blocks:
             raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 
 from mini_engine.bench import gate  # noqa: E402
-from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # noqa: E402
+from mini_engine.bench.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, HuggingFace, OursCompiled, OursEager  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
@@ -67,8 +67,7 @@ def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
 
 def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
     setup = setup_of(family, device=device)
-    few_bits = VARIANTS[name].few_bits if name in VARIANTS else None
-    plain = OursEager(in_format(setup, few_bits) if few_bits else setup)
+    plain = OursEager(setup)
     variant = (MAKE.get(name) or VARIANTS[name].make)(setup)
     variant.prepare()
     for context in (setup.context, 33, setup.context):  # it can be placed again and again

@@ -140,7 +140,7 @@ def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) 
 DEAR = (  # seconds to draw, so `make slow` does
     "12-split.svg", "08-pools.svg", "08-ladder.svg", "10-swap-or-again.svg", "07-static.svg",
     "09-from-memory.svg", "10-batch-over-time.svg", "07-layouts.svg", "07-work.svg",
-    "05-life-of-a-graph.svg", "13-fuse-or-replay.svg",
+    "05-life-of-a-graph.svg",
 )  # fmt: skip
 
 

@@ -10,15 +10,12 @@ import ast
 import os
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton has no wheel for this platform")
-pytest.importorskip("transformers")
-
-from tests.support.gpu_machine import packages_only, stub  # noqa: E402
+from tests.support.gpu_machine import packages_only, stub
 
 ROOT = Path(__file__).parent.parent.parent
 SEES = """
@@ -37,6 +34,8 @@ PIP = "import pathlib, sys; pathlib.Path(__file__).with_name('called').touch(); 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The machine's Python: itself a virtual environment, the harder case."""
+    if lacking := [name for name in ("torch", "triton", "transformers") if not find_spec(name)]:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
     return packages_only(tmp_path_factory.mktemp("machine"))
 
 

@@ -155,7 +155,7 @@ def test_the_parts_of_all_ranks_are_the_whole(config: Any, count: int, tmp_path:
     folder, cpu = random_folder(config, tmp_path), torch.device("cpu")
     whole = load_weights(config, folder, cpu, torch.float32)
     parts = [
-        load_weights(config, folder, cpu, torch.float32, None, Ranks(rank, count, False, None))
+        load_weights(config, folder, cpu, torch.float32, Ranks(rank, count, False, None))
         for rank in range(count)
     ]
     mine, all_of_it = [part.layers[0] for part in parts], whole.layers[0]

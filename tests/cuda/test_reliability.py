@@ -486,7 +486,7 @@ def test_a_driver_without_memory_for_nodes_drops_the_rung_too(kind: str, device:
 
     def forward(rung: int, attention: Any) -> Tensor:
         doubled = x[:rung] * 2
-        attended: Tensor = attention.begin(None)(doubled, x, x, None)
+        attended: Tensor = attention.begin(None)(doubled, x, x)
         return attended * 1
 
     limited, pool = replace(backend, graph=first_fails), backend.graph_pool_handle()
@@ -498,6 +498,6 @@ def test_a_driver_without_memory_for_nodes_drops_the_rung_too(kind: str, device:
     report = graphs.capture()
     assert report.dropped == [4]
     if isinstance(graphs, PiecewiseGraphRunner):
-        graphs.attend = lambda q, keys, values, scales: q
+        graphs.attend = lambda q, keys, values: q
     assert graphs.replay(2).tolist() == [2, 2]
     assert not backend.is_current_stream_capturing()

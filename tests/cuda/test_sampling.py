@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.gumbel import cutoffs_reference, gumbel, mixed, noise_words  # noqa: E402
-from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
+from mini_engine.cuda.sampling import SeededSampler, cutoffs_of, greedy, gumbel, mixed, noise_words  # noqa: E402
 from mini_engine.engine.sampling import SamplingParams  # noqa: E402
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0, 2.5, 0.7])
 SIGNIFICANCE = 0.001  # a right sampler fails one such test in a thousand; seeds are fixed
+
+
+rows_of = attrgetter("temperatures", "top_ps", "log_min_ps", "top_ks", "seeds")
 
 
 def sampler_of(params: list[SamplingParams]) -> SeededSampler:
@@ -118,9 +121,9 @@ def test_what_may_be_drawn_is_what_sorting_and_counting_keeps() -> None:
             min_p=float(rng.choice([0.0, rng.uniform(0.01, 0.9)])),
         )
         sampler = sampler_of([params])
-        warmth, top_p, log_min_p, top_k, _ = sampler.rows(1)
+        warmth, top_p, log_min_p, top_k, _ = rows_of(sampler)
         row = torch.tensor([logits])
-        cutoff = float(cutoffs_reference(row, warmth, top_k, top_p, log_min_p))
+        cutoff = float(cutoffs_of(row, warmth, top_k, top_p, log_min_p))
         allowed = [token for token, logit in enumerate(logits) if np.float32(logit) >= cutoff]
         assert allowed == filtered(logits, params), (logits, params)
 
@@ -139,11 +142,11 @@ def test_temperature_zero_is_greedy_whatever_the_filters_and_beside_sampled_rows
 def test_rows_are_set_in_place_and_those_of_no_request_are_greedy() -> None:
     """Graphs hold the addresses; a batch of the same requests is not copied again."""
     sampler = SeededSampler(3, CPU)
-    addresses = [one.data_ptr() for one in sampler.rows(3)]
+    addresses = [one.data_ptr() for one in rows_of(sampler)]
     sampler.set_rows([SamplingParams(0.5, top_k=2, top_p=0.9, min_p=0.5, seed=2**32 - 1)] * 2)
     sampler.set_rows([SamplingParams(0.5, top_k=2**40, seed=7)])
-    assert [one.data_ptr() for one in sampler.rows(3)] == addresses
-    temperatures, top_ps, log_min_ps, top_ks, seeds = (one.tolist() for one in sampler.rows(3))
+    assert [one.data_ptr() for one in rows_of(sampler)] == addresses
+    temperatures, top_ps, log_min_ps, top_ks, seeds = (one.tolist() for one in rows_of(sampler))
     assert (temperatures, top_ps) == ([0.5, 0, 0], [1, 1, 1])
     assert (log_min_ps, top_ks) == ([-float("inf")] * 3, [2**31 - 1, 0, 0])
     assert seeds == [7, 0, 0]

@@ -57,9 +57,7 @@ def speculating(
     mode: str, sizes: tuple[int, ...], limits: SchedulerLimits, draft: Weights | None = None,
     kernels: Kernels = 0, device: str = "cpu", *, sampling: bool = False,
 ) -> Engine:  # fmt: skip
-    runner = runner_of(
-        weights_of(None, device), mode, sizes, limits, kernels, device, sampling=sampling
-    )
+    runner = runner_of(weights_of(device), mode, sizes, limits, kernels, device, sampling=sampling)
     if draft is None:
         return Engine(runner, limits, runner.dispatcher, proposer=Ngram())
     alone = replace(limits, num_speculative_tokens=0)
@@ -92,15 +90,14 @@ def test_every_request_gets_the_tokens_it_gets_alone_and_without_drafts(
     limits = replace(limits, num_speculative_tokens=count, steps_per_replay=1)
     weights = {
         "n-grams": None,
-        "the model": weights_of(None, device),
+        "the model": weights_of(device),
         "another": random_weights(CONFIG, torch.device(device), torch.float32, seed=4),
     }
     sampling = any(request.sampling.temperature for request in requests)
     serving = speculating(mode, sizes, limits, weights[drafts], kernels, device, sampling=sampling)
     done = serving.run(requests)
     assert {c.request_id: c.tokens for c in done} == {
-        r.request_id: alone(tuple(r.prompt), r.max_new_tokens, r.sampling, None, device)
-        for r in requests
+        r.request_id: alone(tuple(r.prompt), r.max_new_tokens, r.sampling, device) for r in requests
     }
     assert serving.scheduler.pool.num_free == limits.num_blocks - 1
 
@@ -115,7 +112,7 @@ def test_k_plus_one_rows_of_every_request_run_in_one_full_graph(
     limits = replace(ROOMY, num_speculative_tokens=3)
     params = SamplingParams(temperature, seed=3)
     requests = [Request(str(i), (i, 2 * i, 5), 13, sampling=params) for i in range(3)]
-    draft, sampling = weights_of(None, device), temperature > 0
+    draft, sampling = weights_of(device), temperature > 0
     engine = speculating(
         "FULL_AND_PIECEWISE", (4, 8, 16), limits, draft, kernels, device, sampling=sampling
     )

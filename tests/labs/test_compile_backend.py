@@ -118,12 +118,12 @@ def test_other_weights_of_the_same_shapes_run_the_same_file(kept: Path) -> None:
 def test_a_model_that_asks_how_many_tokens_there_are_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = Model.product
+    plain = Model._mlp
 
-    def asking(self: Model, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    def asking(self: Model, x: torch.Tensor, *rest: object) -> torch.Tensor:
         return plain(self, x * 2 if len(x) > 3 else x, *rest)
 
-    monkeypatch.setattr(Model, "product", asking)
+    monkeypatch.setattr(Model, "_mlp", asking)
     with pytest.raises(ValueError, match="asks for its number of tokens"):
         same_step(compiled(tiny_weights()), [(0, 5)])
 

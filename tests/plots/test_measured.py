@@ -3,6 +3,7 @@ are no evidence. Rows are made up; nothing here is a measurement."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,27 @@ from matplotlib.figure import Figure
 
 from mini_engine import plots
 from mini_engine.bench.evidence import Measurement
-from mini_engine.bench.rows import curve, measured_steps, of_one_place
+from mini_engine.bench.rows import Row, curve, measured_steps, of_one_place
 from mini_engine.plots.measured import STYLES, floor_curve
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, watch, words
 
-ROWS = made_up_rows()
-STEPS = measured_steps(ROWS)
+
+@cache
+def steps() -> list[Row]:
+    return measured_steps(made_up_rows())
 
 
-def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Measurement:
-    return made_up(rows, **given)
-
-
-ON_A_GPU = origin(emulated=False)
+def origin(emulated: bool = False) -> Measurement:
+    return made_up(made_up_rows(), emulated=emulated)
 
 
 def test_what_the_emulator_wrote_says_so_across_the_page_and_in_title_and_caption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.itl_against_batch(STEPS, tmp_path / "x.png", origin())
-    plots.itl_against_batch(STEPS, tmp_path / "y.png", ON_A_GPU)
+    plots.itl_against_batch(steps(), tmp_path / "x.png", origin(emulated=True))
+    plots.itl_against_batch(steps(), tmp_path / "y.png", origin())
     title, caption, mark = (text.get_text() for text in figures[0].texts)
     assert title.startswith("Emulated, no evidence: ")
     assert "no evidence about any GPU" in caption.replace("\n", " ")
@@ -52,17 +52,17 @@ def test_each_variant_is_a_line_of_its_medians_over_the_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Figure] = watch(monkeypatch)
-    plots.itl_against_batch(STEPS, tmp_path / "x.png", ON_A_GPU)
+    plots.itl_against_batch(steps(), tmp_path / "x.png", origin())
     (above,) = panels(figures[0])
     lines = lines_of(above)
     shown = set(LAWS) - {"null"}
     assert set(lines) >= shown | {"physical floor"}
     assert "null" not in lines
     for variant in shown:
-        points = curve(STEPS, variant)
+        points = curve(steps(), variant)
         assert list(lines[variant].get_xdata()) == [p.batch for p in points]
         assert list(lines[variant].get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
-    floor = [us / 1e3 for _, us in floor_curve(STEPS, COPY_GB_S)]
+    floor = [us / 1e3 for _, us in floor_curve(steps(), COPY_GB_S)]
     assert list(lines["physical floor"].get_ydata()) == pytest.approx(floor)
     assert (above.get_xscale(), above.get_yscale()) == ("log", "log")
 
@@ -74,9 +74,9 @@ def test_every_variant_can_be_told_without_colours() -> None:
 def test_a_variant_of_one_batch_is_no_line_and_a_file_of_one_batch_no_picture(
     tmp_path: Path,
 ) -> None:
-    alone = [step for step in STEPS if step.batch == 1]
+    alone = [step for step in steps() if step.batch == 1]
     with pytest.raises(ValueError, match="two batches"):
-        plots.itl_against_batch(alone, tmp_path / "x.png", ON_A_GPU)
+        plots.itl_against_batch(alone, tmp_path / "x.png", origin())
     assert not list(tmp_path.iterdir())
 
 
@@ -85,8 +85,8 @@ def test_no_word_lies_over_a_measured_point(
     batches: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    steps = [step for step in STEPS if step.batch in batches]
-    plots.itl_against_batch(steps, tmp_path / "x.png", ON_A_GPU)
+    some = [step for step in steps() if step.batch in batches]
+    plots.itl_against_batch(some, tmp_path / "x.png", origin())
     for figure in figures:
         boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
         boxes += [axes.get_legend().get_window_extent() for axes in figure.axes
@@ -111,9 +111,6 @@ def test_pictures_are_of_the_place_with_the_most_batches() -> None:
     ]
     steps = measured_steps(rows)
     assert {(s.shape, s.context) for s in of_one_place(steps)} == {("qwen3-0.6b", 512)}
-    assert len(of_one_place(steps, shape="qwen3-1.7b")) == 1
-    assert len(of_one_place(steps, context=128)) == 1  # the first of two equals
-    with pytest.raises(ValueError, match="qwen3-9b"):
-        of_one_place(steps, shape="qwen3-9b")
+    assert of_one_place([steps[3], steps[0]]) == [steps[3]]  # the first of two equals
     with pytest.raises(ValueError, match="no variant has a result"):
         of_one_place([])

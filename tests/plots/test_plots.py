@@ -38,7 +38,6 @@ def curve(
 
 CURVE = curve()  # a slow card, so that its crossover is on the page
 BARS = {"recorded": {RUNS: 5000.0, LAUNCHES: 60.0}, "predicted": {RUNS: 4000.0, LAUNCHES: 9.0}}
-MEASURED, ON_A_GPU = measured_steps(made_up_rows()), made_up(made_up_rows(), emulated=False)
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "timeline": lambda path: plots.timeline(STEPS, path),
@@ -47,7 +46,9 @@ DRAWINGS: dict[str, Callable[[Path], None]] = {
         BARS, path, title="A kernel runs for most of it", caption="recorded"
     ),
     "crossover": lambda path: plots.itl_curve(CURVE, path),
-    "itl_against_batch": lambda path: plots.itl_against_batch(MEASURED, path, ON_A_GPU),
+    "itl_against_batch": lambda path: plots.itl_against_batch(
+        measured_steps(made_up_rows()), path, made_up(made_up_rows(), emulated=False)
+    ),
 }
 
 

@@ -19,7 +19,6 @@ from tests.support.model_helpers import LoneModel
 from tests.support.sim_helpers import small_device
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 # float32 on both sides, but other orders of summation: a few units in the last place of logits
 # whose size is about 1, over at most four layers. The issue's own bar.
@@ -57,6 +56,7 @@ def random_configs(family: str, seed: int) -> Any:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 16,
         }
+    transformers = pytest.importorskip("transformers")
     classes = {
         "qwen2": transformers.Qwen2Config,
         "qwen3": transformers.Qwen3Config,
@@ -81,6 +81,7 @@ def random_configs(family: str, seed: int) -> Any:
 
 def reference(family: str, seed: int) -> Any:
     """The transformers model, with norm weights and biases that are not all ones and zeros."""
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(random_configs(family, seed)).float()
     with torch.no_grad():

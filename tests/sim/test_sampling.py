@@ -50,7 +50,7 @@ def test_the_words_of_the_noise_are_those_of_the_other_wing(
     seed: int, context_len: int, vocab: int
 ) -> None:
     torch = pytest.importorskip("torch")
-    from mini_engine.cuda.gumbel import noise_words
+    from mini_engine.cuda.sampling import noise_words
 
     signed = torch.tensor([seed - 2**32 * (seed >= 2**31)], dtype=torch.int32)
     theirs = noise_words(signed, torch.tensor([context_len]), vocab)
@@ -59,8 +59,7 @@ def test_the_words_of_the_noise_are_those_of_the_other_wing(
 
 def test_the_cutoffs_are_those_of_the_other_wing() -> None:
     torch = pytest.importorskip("torch")
-    from mini_engine.cuda.gumbel import cutoffs_reference
-    from mini_engine.cuda.sampling import SeededSampler
+    from mini_engine.cuda.sampling import SeededSampler, cutoffs_of
 
     rng = np.random.default_rng(3)
     for _ in range(100):
@@ -74,8 +73,7 @@ def test_the_cutoffs_are_those_of_the_other_wing() -> None:
         )
         sampler = SeededSampler(1, torch.device("cpu"))
         sampler.set_rows([params])
-        warmth, top_p, log_min_p, top_k, _ = sampler.rows(1)
-        row = torch.from_numpy(logits)[None]
-        theirs = float(cutoffs_reference(row, warmth, top_k, top_p, log_min_p))
+        filters = sampler.temperatures, sampler.top_ks, sampler.top_ps, sampler.log_min_ps
+        theirs = float(cutoffs_of(torch.from_numpy(logits)[None], *filters))
         ours = sampling.cutoff(logits, params.temperature, params.top_k, params.top_p, params.min_p)
         assert ours == theirs

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import cast_like
 from mini_engine.cuda.kernels import attention, fused_attention, rope
 from mini_engine.cuda.kernels.paged import Heads
-from tests.support.kernel_cases import NAN, Paged, in_fp8, paged, rotary
+from tests.support.kernel_cases import NAN, Paged, paged, rotary
 
 
 @dataclass(frozen=True)
@@ -23,23 +22,20 @@ class FusedBatch:
     qkv: Tensor
     norms: list[Tensor | None]
     current: list[int]  # its slot, of each request that is no padding
-    kv_scales: Tensor | None = None  # of a cache in fp8
 
     @classmethod
     def random(
-        cls, heads: Heads, contexts: list[int], dtype: torch.dtype, *, qk_norm: bool,
-        fp8: bool = False,
-    ) -> FusedBatch:  # fmt: skip
+        cls, heads: Heads, contexts: list[int], dtype: torch.dtype, *, qk_norm: bool
+    ) -> FusedBatch:
         torch.manual_seed(sum(contexts))
         kv = paged(contexts, heads.num_kv_heads, heads.head_dim, heads.block_size, dtype)
         current = [slots[-1] for slots in kv.slots if slots]
         for cache in (kv.k_cache, kv.v_cache):
             cache.flatten(0, 1)[current] = NAN
-        kv, kv_scales = in_fp8(kv) if fp8 else (kv, None)
         qkv = torch.randn(len(contexts), heads.qkv_size).to(dtype)
         weights = [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)]
         norms = list(weights) if qk_norm else [None, None]
-        return cls(heads, kv, qkv, norms, current, kv_scales)
+        return cls(heads, kv, qkv, norms, current)
 
     def copy(self) -> FusedBatch:
         """With a cache of its own: the kernel writes it."""
@@ -56,11 +52,9 @@ class FusedBatch:
         )
         live = lens > 0
         k_cache, v_cache = kv.k_cache.clone(), kv.v_cache.clone()
-        k_cache.flatten(0, 1)[self.current] = cast_like(keys[live], self.kv_scales, 0)
-        v_cache.flatten(0, 1)[self.current] = cast_like(values[live], self.kv_scales, 1)
-        out = attention.decode_reference(
-            q.flatten(1), k_cache, v_cache, kv.block_table, lens, self.kv_scales
-        )
+        k_cache.flatten(0, 1)[self.current] = keys[live]
+        v_cache.flatten(0, 1)[self.current] = values[live]
+        out = attention.decode_reference(q.flatten(1), k_cache, v_cache, kv.block_table, lens)
         return out, k_cache, v_cache
 
     def run(self, splits: int) -> Tensor:
@@ -74,7 +68,6 @@ class FusedBatch:
         fused_attention.rope_kv_write_attention(
             *(out, kv.k_cache, kv.v_cache, counters, self.qkv, kv.block_table, kv.context_lens),
             *(*rotary(heads.head_dim), splits, *self.norms),
-            kv_scales=self.kv_scales,
         )
         assert (counters == 0).all()
         assert both[-1].isnan().all()

@@ -21,7 +21,6 @@ TOGETHER = {  # file -> unit of work
     "tests/course/test_widgets.py": "the site",
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_prefill_ahead_of_time.py": COMPILED,
-    "tests/cuda/kernels/test_quantized_ahead_of_time.py": "quantised kernels, compiled",
     "tests/plots/test_plots.py": "figures, each drawn once",
     "tests/sim/test_speculation.py": "drawn texts with drafts",  # whose probabilities it keeps
 }

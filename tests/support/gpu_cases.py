@@ -21,14 +21,11 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
-    sample,
 )
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.sampling import SeededSampler
-from mini_engine.engine.sampling import SamplingParams
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
 
-ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope, sample)
+ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope)
 EPS = 1e-6
 
 
@@ -176,24 +173,8 @@ def tokens(make: Make) -> list[Tensor]:
     return [logits, picked, advanced, fed, positions, lens, slots]
 
 
-def draws(make: Make) -> list[Tensor]:
-    """Rows of a greedy request, a hot one, and one with every filter; a vocabulary of two parts.
-
-    Scores are sums with noise, whose logarithms are of two libraries: tokens are compared."""
-    vocab, params = sample.DRAW_BLOCK + 21, [SamplingParams(), SamplingParams(2.0, seed=5)]
-    params.append(SamplingParams(0.8, top_k=40, top_p=0.9, min_p=0.01, seed=2**31))
-    sampler, parts = SeededSampler(3, torch.device(make.device)), sample.num_parts(vocab)
-    sampler.set_rows(params)
-    values = make.there(torch.full((3, parts), NAN))
-    indices, picked = make.ints([[0] * parts] * 3), make.ints([0] * 3)
-    lens = make.ints([8, 3, 0])
-    sample.draw(values, indices, make.randn(3, vocab), lens, *sampler.rows(3))
-    pick.pick_tokens(picked, values, indices)
-    return [picked]
-
-
 CASES: list[Callable[[Make], list[Tensor]]] = [
-    norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens, draws,
+    norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens,
 ]  # fmt: skip
 
 

@@ -21,20 +21,15 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
-    sample,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, gemv_plan
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig
-from tests.support.kernel_cases import F32, I8, POINTERS, SCALARS, Compiled, compile_for
+from tests.support.kernel_cases import F32, POINTERS, SCALARS, Compiled, compile_for
 
 BLOCK_SIZE = 16
 ROOM = 560  # tokens that a request of the decode graph may grow to
-
-# A cache in fp8, as kernels see it, and one that is not
-IN_FP8 = (("k_cache", I8), ("v_cache", I8), ("kv_scales", F32))
-PLAIN_CACHE = {"kv_scales": None}
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,7 @@ class Case:
         """What a launch chooses by the card: the tiles of a prefill."""
         constants = dict(self.constants)
         if self.kernel is prefill.prefill_kernel:
-            fp8 = self.pointers == IN_FP8
-            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability, fp8=fp8)
+            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability)
             return {name: value for name, value in options.items() if name != "num_warps"}
         return {}
 
@@ -99,8 +93,7 @@ def _elementwise(c: ModelConfig) -> list[Case]:
             4,
             {"WIDTH": c.intermediate_size, "BLOCK": activation.BLOCK},
         ),
-        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | PLAIN_CACHE),
-        case("rope_kv_write_fp8", rope.rope_kv_write_kernel, 1, rope_shape, pointers=IN_FP8),
+        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape),
     ]
 
 
@@ -164,18 +157,15 @@ def _attention(c: ModelConfig) -> list[Case]:
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
     alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
     return [
-        case("decode_attention", decode, 4, grouped | many | PLAIN_CACHE),
-        case("decode_attention_m256", decode, 4, grouped | alone | PLAIN_CACHE),
-        case("decode_attention_fp8", decode, 4, grouped | many, pointers=IN_FP8),
+        case("decode_attention", decode, 4, grouped | many),
+        case("decode_attention_m256", decode, 4, grouped | alone),
         fused_attention_case(c, "fused_attention"),
-        fused_attention_case(c, "fused_attention_fp8", fp8=True),
-        case("prefill", prefill.prefill_kernel, 8, every | PLAIN_CACHE),
-        case("prefill_fp8", prefill.prefill_kernel, 8, every, pointers=IN_FP8),
+        case("prefill", prefill.prefill_kernel, 8, every),
     ]
 
 
-def fused_attention_case(c: ModelConfig, name: str, room: int = ROOM, *, fp8: bool = False) -> Case:
-    """Of one request with room for so many tokens. fp8: the cache."""
+def fused_attention_case(c: ModelConfig, name: str, room: int = ROOM) -> Case:
+    """Of one request with room for so many tokens."""
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
     splits = fused_attention.num_splits(room, 1, c.num_kv_heads, 4 * MULTIPROCESSORS)
     options = fused_attention.attention_options(heads, splits, room)
@@ -183,10 +173,9 @@ def fused_attention_case(c: ModelConfig, name: str, room: int = ROOM, *, fp8: bo
         name,
         fused_attention.fused_attention_kernel,
         options.pop("num_warps"),
-        options | {"QK_NORM": c.qk_norm} | ({} if fp8 else PLAIN_CACHE) | _no_qk_norm(c),
-        pointers=IN_FP8 if fp8 else (),
+        options | {"QK_NORM": c.qk_norm} | _no_qk_norm(c),
         programs=c.num_kv_heads * splits,
-        prefetched=2 * fused_attention.TILE * c.head_dim * (1 if fp8 else c.dtype_bytes),
+        prefetched=2 * fused_attention.TILE * c.head_dim * c.dtype_bytes,
     )
 
 
@@ -213,14 +202,7 @@ def _head(c: ModelConfig) -> list[Case]:
         "BLOCK_SIZE": BLOCK_SIZE,
         "ADVANCE": True,
     }
-    vocab = {"V": c.vocab_size}
-    cutoffs, drawn = {"BLOCK": sample.CUTOFF_BLOCK}, {"BLOCK": sample.DRAW_BLOCK}
-    return [
-        *made,
-        case("pick_and_advance", pick.pick_kernel, 4, advanced),
-        case("find_cutoffs_m4", sample.cutoff_kernel, sample.CUTOFF_WARPS, vocab | cutoffs),
-        case("draw_m4", sample.draw_kernel, sample.DRAW_WARPS, vocab | drawn),
-    ]
+    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
 
 
 def _no_qk_norm(c: ModelConfig) -> dict[str, None]:

@@ -8,10 +8,12 @@ AssertionError of a configuration check), this project raises ValueError.
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-_FILE = json.loads((Path(__file__).parent / "vllm_0_33.json").read_text(encoding="utf-8"))
+_FOLDER = Path(__file__).parent
+_FILE = json.loads((_FOLDER / "vllm_0_33.json").read_text(encoding="utf-8"))
 VLLM_VERSION: str = _FILE["_meta"]["vllm_version"]
 assert VLLM_VERSION == "0.33.0", "the tests' words speak for vLLM 0.33.0: read them again"
 
@@ -23,10 +25,14 @@ def vectors(kind: str) -> list[Any]:
     return found
 
 
+@cache
+def _scheduler_file() -> Any:
+    return json.loads(gzip.decompress(_FOLDER.joinpath("vllm_0_33_scheduler.json.gz").read_bytes()))
+
+
 def scheduled_workloads(kind: str) -> list[Any]:
     """Workloads and the steps of vLLM's scheduler: "scheduler", or "prefix_cache" (with it on)."""
-    path = Path(__file__).parent / "vllm_0_33_scheduler.json.gz"
-    file = json.loads(gzip.decompress(path.read_bytes()))
+    file = _scheduler_file()
     assert file["_meta"]["vllm_version"] == VLLM_VERSION
     found: list[Any] = file[kind]
     assert found, f"no workloads of kind {kind}"

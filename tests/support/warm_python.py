@@ -98,11 +98,12 @@ def _end(server: subprocess.Popen[str], folder: Path) -> None:
 
 def serve(address: str, program: str) -> Any:
     """Returns in forks alone, with what the fork has to do; the server ends with its stdin."""
+    gc.disable()  # thousands of modules, and nothing to throw away
     for name in HEAVY:
         with contextlib.suppress(ImportError):
             __import__(name)
-    gc.collect()
     gc.freeze()  # the forks' collector need not look through it, so its pages are not copied
+    gc.enable()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,10 +39,17 @@ from mini_engine.validate.points import (
 SHEETS = Sheets.shipped()
 POINTS, _ = read_points(SHIPPED_POINTS, SHEETS)
 KEPT = read_kept()
-ROWS = rows_of(POINTS, SHEETS, KEPT["left_out_ms"])
 SPREAD, unknown_of_spread = read_points(IN_NO_FIT["spread"], SHEETS)
-SURE = [row for row in ROWS if row.point.confidence in ("high", "medium")]
 EAGER = Point("mine", "vLLM eager", "qwen3-0.6b", "h100", 1, 300, 9.0, "attic", "a test")
+
+
+@cache
+def every_row() -> list[Row]:
+    return rows_of(POINTS, SHEETS, KEPT["left_out_ms"])
+
+
+def sure() -> list[Row]:
+    return [row for row in every_row() if row.point.confidence in ("high", "medium")]
 
 
 def row(error: float, **changed: object) -> Row:
@@ -305,18 +313,18 @@ def test_the_table_of_classes_is_the_one_that_is_written_down() -> None:
             *(round(100 * (x or 0), 1) for x in (one.median_error, one.p90_error)),
             round(100 * (one.left_out_median or 0), 1),
         )
-        for one in [*by_class(ROWS), summary("all", ROWS)]
+        for one in [*by_class(every_row()), summary("all", every_row())]
     }
     assert printed == TABLE
 
 
 def test_with_engine_and_host_known_half_the_points_are_within_5_percent() -> None:
     """Bars: 5% in the median, 20% at the ninetieth percentile. The second is missed."""
-    known = summary("known", [one for one in SURE if one.host_known])
+    known = summary("known", [one for one in sure() if one.host_known])
     assert known.points == 251
     assert known.median_error < 0.045  # 3.9%
     assert 0.20 < known.p90_error < 0.25  # 23.7%
-    every = summary("every", SURE)
+    every = summary("every", sure())
     assert every.points == 371
     assert every.median_error < 0.045  # 3.9%
     assert every.p90_error < 0.25  # 23.1%
@@ -329,7 +337,7 @@ def test_with_engine_and_host_known_half_the_points_are_within_5_percent() -> No
 def test_with_its_source_left_out_the_median_error_is_within_its_bar(
     launched: str, bar: float
 ) -> None:
-    left = summary(launched, [one for one in SURE if one.launched == launched]).left_out_median
+    left = summary(launched, [one for one in sure() if one.launched == launched]).left_out_median
     assert left
     assert left < bar
 
@@ -338,7 +346,7 @@ def test_what_a_graph_buys_is_predicted_within_a_quarter_of_61_of_63_pairs() -> 
     """Bar: all of them. Those that are missed are named."""
     off = {
         (pair.slow.point.id, pair.fast.point.id): abs(pair.predicted / pair.measured - 1)
-        for pair in pairs(SURE)
+        for pair in pairs(sure())
     }
     assert len(off) == 63
     assert median(off.values()) < 0.05
@@ -351,7 +359,7 @@ def test_what_a_graph_buys_is_predicted_within_a_quarter_of_61_of_63_pairs() -> 
 
 def test_one_eager_point_of_a_host_predicts_its_others_within_10_percent() -> None:
     by_host: dict[str, list[Point]] = {}
-    for one in SURE:
+    for one in sure():
         if one.launched == "NONE":
             by_host.setdefault(one.point.host, []).append(one.point)
     errors = []

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from labs.runner.checks.guard import end_group, place_of
-from labs.runner.checks.session import Job, run_job, sentence
+from labs.runner.checks.job import Job, run_job, sentence
 from labs.runner.checks.warm import fresh
 from labs.runner.cut.catalogue import Hole, Lab
 from labs.runner.cut.cutter import CutError, open_holes

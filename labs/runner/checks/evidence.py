@@ -26,8 +26,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from _pytest._io.saferepr import saferepr
-
 from labs.runner.cut.catalogue import ROOT
 from labs.runner.cut.cutter import TODO
 
@@ -168,6 +166,8 @@ def short(value: object) -> str:
         first = " ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat[:FEW])
         more = " …" if len(flat) > FEW else ""
         return f"{kind}{list(getattr(value, 'shape', ()))} {first}{more}".rstrip()
+    from _pytest._io.saferepr import saferepr
+
     text = " ".join(saferepr(value, maxsize=WIDE).split())
     return f"a {type(value).__name__}" if ADDRESS.search(text) else text
 

@@ -19,10 +19,8 @@ import json
 import multiprocessing.util
 import os
 import pdb
-import re
 import sys
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ import pytest
 
 from labs.runner.checks.evidence import ANY, explained, same_outcome
 from labs.runner.checks.guard import Guard
+from labs.runner.checks.job import Job
 from labs.runner.cut.catalogue import ROOT, read_lab
 from labs.runner.cut.holes import tests_of
 from labs.runner.cut.substitute import substitute
@@ -42,26 +41,6 @@ NOT_USED = (  # of pytest's own plugins: a third of the time that it takes to be
     "unraisableexception",  # collects garbage after each test
 )  # fmt: skip
 PRINTED = 2000  # characters kept of what the learner prints in one test
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
-    to this hole; `first` ends with the first test that fails; `expected`, test -> the fields of its
-    outcome, keeps these tests, those that shall fail first, and ends at one that comes out
-    otherwise (evidence.same_outcome); after `cpu_s` seconds of CPU time no further test begins."""
-
-    test_file: str
-    modules: dict[str, str]  # module -> file
-    events: str  # file to write
-    memory_gb: float
-    test_s: float
-    environment: dict[str, str]
-    only: str = ""
-    hole: int = 0
-    first: bool = False
-    expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    cpu_s: float = float("inf")
 
 
 def run_job(job: Job) -> None:
@@ -202,10 +181,3 @@ def _end_here() -> None:
 def misconceptions(item: pytest.Item) -> list[str]:
     """The ids of the misconceptions that a test catches."""
     return [str(id) for mark in item.iter_markers("catches") for id in mark.args]
-
-
-def sentence(test: str) -> str:
-    """The name of a test as words: `test_a_b[3]` becomes `a b (3)`."""
-    name, bracket, case = test.partition("[")
-    words = re.sub(r"_+", " ", name.removeprefix("test_"))
-    return f"{words} ({case.rstrip(']')})" if bracket else words

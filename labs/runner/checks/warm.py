@@ -25,14 +25,14 @@ def fresh() -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def forks(lab: Lab) -> BaseContext:
+def forks(lab: Lab) -> BaseContext | None:
     """For many runs of one lab: forks of a server, which has PyTorch if the lab needs it, and its
     compiler, which takes as long again, if the lab `compiles`.
 
-    On systems where a fork of a process with threads is not safe, processes that begin anew.
+    None on systems where a fork of a process with threads is not safe: processes begin anew there.
     """
     if sys.platform != "linux":
-        return fresh()
+        return None
     server = context()
     if "torch" not in lab.packages:
         server.set_forkserver_preload([name for name in HEAVY if name != TORCH])

@@ -102,7 +102,7 @@ class _Trial:
     texts: dict[str, str]
     report: Report
     failing: dict[str, Outcome]
-    context: BaseContext
+    context: BaseContext | None
     until: float  # on the monotonic clock
     cpu_s: list[float]  # CPU time that is left; each run takes its own from it
     hole: int = 0  # where the engine's code stands in all the others

@@ -154,7 +154,7 @@ class LiveAttention:
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
 
-    def _cut(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+    def _cut(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Called once a layer. q and the output stay in the graphs' pool."""
         if Pieces.recording is None:  # a warm-up leaves attention out
             return q
@@ -162,7 +162,7 @@ class LiveAttention:
 
         def attend_live() -> None:
             assert self.runner.attend, "give `run` an attention"
-            out.copy_(self.runner.attend(q, keys, values, scales))
+            out.copy_(self.runner.attend(q, keys, values))
 
         Pieces.recording.live(attend_live)
         return out

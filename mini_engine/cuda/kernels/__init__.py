@@ -7,11 +7,10 @@ computes on a CPU, and what its `pdl` switch does.
     linear.py            its products, of nine and of five, in the kernels of
       gemv_dot.py        tensor cores, 1 to 4 tokens in bf16
       gemv.py            registers, 1 to 4 tokens in any type
-      gemv_quantized.py  the same for weights of 8 and 4 bits
     fused_attention.py   of a layer of five: RoPE, KV write and attention
     prefill.py           attention of nine, with prompts
-    head.py, sample.py, pick.py    the end of a step: logits, a draw where one samples, tokens
-    paged.py, e4m3.py    the pieces of the attention kernels, and a cache in fp8 inside kernels
+    head.py, pick.py     the end of a greedy step: logits and tokens
+    paged.py             the pieces of the attention kernels
 
 Every kernel computes in float32 and rounds where it stores. On a CPU the kernels run in Triton's
 interpreter; labs/support/interpreter.py makes that honest about bf16.

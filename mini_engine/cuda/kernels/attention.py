@@ -6,7 +6,7 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      (R, max_blocks) and context_lens (R,) int32, the current token included. A padded row has
      context_len 0: it gets zeros, and no cache row is read for it.
      counters (R, kv_heads) int32, all zero; every launch leaves them zero, so one buffer serves all
-     layers. kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
+     layers.
 Out: out (R, q).
 
 This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). A program for
@@ -25,9 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import as_bytes
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -46,7 +44,7 @@ MAX_SPLITS = 64  # partials of a head that the combine holds in registers
 
 @triton.jit
 def decode_split_kernel(
-    out, sums, stats, counters, q, k_cache, v_cache, kv_scales, block_table, context_lens, scale,
+    out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens, scale,
     table_stride, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, PDL: tl.constexpr,
@@ -65,11 +63,6 @@ def decode_split_kernel(
     and values of its tiles, once, and nothing beyond them; q and context_lens past L1 (".cg"),
     since the step wrote them. `pdl_release(PDL)` comes first, and no load stands above
     `pdl_wait(PDL)`.
-
-    `load_numbers(pointers, inside, dtype of q)`, pointers (TILE, HEAD_DIM) and inside (TILE,),
-    loads rows of either cache, zeros where not inside. Of a cache in fp8 they still lack a factor a
-    KV head, `head_scale(kv_scales, i)`; i counts the heads of k, then those of v. In any other
-    cache that is 1.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -80,8 +73,6 @@ def decode_split_kernel(
     head = (request * KV_HEADS + kv_head) * GROUP + member
     pdl_wait(PDL)
     context = tl.load(context_lens + request, cache_modifier=".cg")
-    scale = scale * head_scale(kv_scales, kv_head)
-    v_scale = head_scale(kv_scales, KV_HEADS + kv_head)
     at = head[:, None] * HEAD_DIM + d[None, :]
     queries = tl.load(q + at, mask=live[:, None], other=0.0, cache_modifier=".cg")
     m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
@@ -93,12 +84,11 @@ def decode_split_kernel(
         inside = token < context
         row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at_kv = (row * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
-        keys = load_numbers(k_cache + at_kv, inside, queries.dtype)
-        values = load_numbers(v_cache + at_kv, inside, queries.dtype)
+        keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
+        values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
-    # The scale of the values is a factor of the whole sum: once a head, not once a key.
-    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc * v_scale, HEAD_DIM)
+    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
@@ -107,7 +97,7 @@ def decode_split_kernel(
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
     out: Tensor, counters: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
-    context_lens: Tensor, splits: int, pdl: bool = False, kv_scales: Tensor | None = None,
+    context_lens: Tensor, splits: int, pdl: bool = False,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(q, k_cache)
@@ -116,12 +106,12 @@ def decode_attention(
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     if not runs_triton(q):
-        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens, kv_scales))
+        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
     sums, stats = new_partials(len(q), heads, splits, q.device)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        out, sums, stats, counters, q, as_bytes(k_cache), as_bytes(v_cache), kv_scales,
-        block_table, context_lens, scale=heads.head_dim**-0.5,
+        out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
+        scale=heads.head_dim**-0.5,
         table_stride=block_table.stride(0), **heads.constants,
         PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
         PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q.device),
@@ -137,10 +127,9 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
 
 
 def decode_reference(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor,
-    kv_scales: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
+) -> Tensor:
     """`attention_reference` of one token a request."""
     out, ones = torch.zeros_like(q), torch.ones_like(context_lens)
-    attention_reference(out, q, k_cache, v_cache, block_table, ones, context_lens, kv_scales)
+    attention_reference(out, q, k_cache, v_cache, block_table, ones, context_lens)
     return out

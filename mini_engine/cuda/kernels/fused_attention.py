@@ -5,7 +5,7 @@
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included: its position is
      context_len - 1, and its slot is found in block_table; q_norm, k_norm (D,): the weights of
-     the norms of q and k, or None; counters and kv_scales as in attention.py.
+     the norms of q and k, or None; counters as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
 
@@ -33,10 +33,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import cached, head_scale, load_numbers, numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -52,7 +50,6 @@ from mini_engine.cuda.kernels.rope import rope_reference
 TILE = 64  # keys a tile: 16 KB of K at head_dim 128
 WARPS = 8
 MIN_SPLITS, MAX_SPLITS = 2, 32  # the past and the current token; what the combine can hold
-MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of its registers
 
 
 # ---------------------------------------------------------------- the parts
@@ -100,7 +97,7 @@ def attend_past(query, tile, past, scale, m, l, acc):
 @triton.jit
 def past_split(
     sums, stats, k_cache, v_cache, heads_of_q, table, kv_head, head, split, position, tile, by,
-    eps, scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    eps, scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
     ONE_TILE: tl.constexpr, QK_NORM: tl.constexpr,
 ):  # fmt: skip
@@ -126,33 +123,30 @@ def past_split(
             token = first + tl.arange(0, TILE)
             past = token < position
             row = cache_rows(table, token, past, BLOCK_SIZE)
-            more = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM, wide)
+            more = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM)
             m, l, acc = attend_past(query, more, past, scale, m, l, acc)
     partial = (head + member) * SPLITS + split
-    store_partial(sums, stats, partial, live, m, l, acc * v_scale, HEAD_DIM)
+    store_partial(sums, stats, partial, live, m, l, acc, HEAD_DIM)
 
 
 @triton.jit
-def load_tile(
-    k_cache, v_cache, row, past, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    wide: tl.constexpr,
-):  # fmt: skip
-    """Both halves of K (tile, D/2) and V (tile, D) in type `wide`; zeros where not past."""
+def load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Both halves of K (tile, D/2) and V (tile, D); zeros where not past."""
     half: tl.constexpr = HEAD_DIM // 2
     at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
     pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
     left, right = k_cache + at + pair, k_cache + at + half + pair
     return (
-        load_numbers(left, past, wide),
-        load_numbers(right, past, wide),
-        load_numbers(v_cache + at + d, past, wide),
+        tl.load(left, mask=past[:, None], other=0.0),
+        tl.load(right, mask=past[:, None], other=0.0),
+        tl.load(v_cache + at + d, mask=past[:, None], other=0.0),
     )
 
 
 @triton.jit
 def current_split(
     sums, stats, k_cache, v_cache, heads_of_q, head_of_k, to, head, position, by_q, by_k, eps,
-    scale, k_scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, QK_NORM: tl.constexpr,
 ):  # fmt: skip
     """The current token: its K and V to `to` in the cache, and its score with each query. k and v
@@ -168,47 +162,23 @@ def current_split(
     k_left, k_right = turned_heads(head_of_k + row * 0 + pair, live, by_k, eps, HEAD_DIM, QK_NORM)
     at = head_of_k + KV_HEADS * HEAD_DIM + row * 0 + d[None, :]
     v = tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
-    # Into the cache as it stores them; from here on they are seen as they are stored.
+    # Into the cache rounded; from here on they are seen as they are stored.
     wide = heads_of_q.dtype.element_ty
-    stored = k_cache.dtype.element_ty
-    k_left = cached(k_left.to(wide), k_scale, stored)
-    k_right = cached(k_right.to(wide), k_scale, stored)
-    v = cached(v, v_scale, stored)
+    k_left, k_right = k_left.to(wide), k_right.to(wide)
     real = position >= 0
     first = (row == 0) & real
     tl.store(k_cache + to + row * 0 + pair, k_left, mask=first)
     tl.store(k_cache + to + half + row * 0 + pair, k_right, mask=first)
     tl.store(v_cache + to + row * 0 + d[None, :], v, mask=first)
     # One key: its score is its maximum, its weight is 1, and its sum is v.
-    products = left.to(wide).to(tl.float32) * numbers(k_left, wide).to(tl.float32)
-    products += right.to(wide).to(tl.float32) * numbers(k_right, wide).to(tl.float32)
+    products = left.to(wide).to(tl.float32) * k_left.to(tl.float32)
+    products += right.to(wide).to(tl.float32) * k_right.to(tl.float32)
     m = tl.where(real, tl.sum(products, axis=1) * scale, LOWEST)
     l = tl.where(real, tl.full((ROWS,), 1.0, tl.float32), 0.0)
-    acc = tl.where(real, numbers(v, wide).to(tl.float32) * v_scale, 0.0)
+    acc = tl.where(real, v.to(tl.float32), 0.0)
     member = tl.arange(0, ROWS)
     partial = (head + member) * SPLITS + SPLITS - 1
     store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
-
-
-@triton.jit
-def combine_group(
-    sums, stats, head, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
-    It waits for L2 once a head; here all loads of the group leave together. ROWS is the power of
-    two at or above GROUP; the rows from GROUP on are zeros."""
-    row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
-    inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
-    partial = (head + row)[:, None] * SPLITS + split[None, :]
-    m = tl.load(stats + partial * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
-    l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
-    at = partial[:, :, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, None, :]
-    acc = tl.load(sums + at, mask=inside[:, :, None], other=0.0, cache_modifier=".cg")
-    weight = tl.exp(m - tl.max(m, axis=1)[:, None])
-    whole = tl.sum(l * weight, axis=1)
-    weight = weight / tl.where(whole > 0.0, whole, 1.0)[:, None]
-    return tl.sum(acc * weight[:, :, None], axis=1)
 
 
 # ---------------------------------------------------------------- the kernel
@@ -216,12 +186,12 @@ def combine_group(
 
 @triton.jit
 def fused_attention_kernel(
-    out, k_cache, v_cache, kv_scales, counters, sums, stats, qkv, block_table, context_lens,
+    out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
     cos, sin, q_norm, k_norm, eps, scale, table_stride,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr, ROWS: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
     CURRENT_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr, PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
-    TOGETHER: tl.constexpr, QK_NORM: tl.constexpr, PDL: tl.constexpr,
+    QK_NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (request, KV head, split). What the constants are: `attention_options`."""
     # The next kernel (O) may take free slots at once: its weights stand above its own wait.
@@ -231,23 +201,20 @@ def fused_attention_kernel(
     is_current = split == SPLITS - 1
     table = block_table + request * table_stride
     position = tl.load(context_lens + request) - 1
-    # The split's first tile of past K and V, on its way before anything is computed. fp8 becomes
-    # numbers here, where the program waits anyhow. The current token's program loads nothing.
+    # The split's first tile of past K and V, on its way before anything is computed. The current
+    # token's program loads nothing.
     token = split * TILE + tl.arange(0, TILE)
     past = (token < position) & (split < SPLITS - 1)
     row = cache_rows(table, token, past, BLOCK_SIZE)
-    wide = qkv.dtype.element_ty
-    tile = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM, wide)
+    tile = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM)
     # Angles and norm weights, multiplied into four factors for a head of q and four for one of k.
     place = tl.maximum(position, 0)
     angle = place.to(tl.int64) * half + tl.arange(0, half)[None, :]
     c, s = tl.load(cos + angle), tl.load(sin + angle)
     by_q = factors(c, s, q_norm, HEAD_DIM, QK_NORM)
     by_k = factors(c, s, k_norm, HEAD_DIM, QK_NORM)
-    # Where the current token goes, and a cache's scales: of K into the scores, of V into the sums.
+    # Where the current token goes.
     slot = tl.load(table + place // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + place % BLOCK_SIZE
-    k_scale, v_scale = head_scale(kv_scales, kv_head), head_scale(kv_scales, KV_HEADS + kv_head)
-    scale = scale * k_scale
     pair = request * KV_HEADS + kv_head
     # From here on: qkv, which the kernel before wrote, and everything that this one writes.
     pdl_wait(PDL)
@@ -258,29 +225,18 @@ def fused_attention_kernel(
         to = (slot * KV_HEADS + kv_head) * HEAD_DIM
         current_split(
             sums, stats, k_cache, v_cache, heads_of_q, head_of_k, to, pair * GROUP, position,
-            by_q, by_k, eps, scale, k_scale, v_scale, KV_HEADS, GROUP, CURRENT_ROWS, HEAD_DIM,
-            SPLITS, QK_NORM,
+            by_q, by_k, eps, scale, KV_HEADS, GROUP, CURRENT_ROWS, HEAD_DIM, SPLITS, QK_NORM,
         )  # fmt: skip
     else:
         past_split(
             sums, stats, k_cache, v_cache, heads_of_q, table, kv_head, pair * GROUP, split,
-            position, tile, by_q, eps, scale, v_scale, KV_HEADS, GROUP, PADDED_GROUP, HEAD_DIM,
+            position, tile, by_q, eps, scale, KV_HEADS, GROUP, PADDED_GROUP, HEAD_DIM,
             BLOCK_SIZE, SPLITS, TILE, ONE_TILE, QK_NORM,
         )  # fmt: skip
-    # The program that arrives last adds the splits up: published and counted as `combine_if_last`
-    # says, and for the same reasons, but with all heads of the group in one tile where they fit.
-    counter, head = counters + pair, pair * GROUP
-    if TOGETHER:
-        tl.debug_barrier()
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel")
-        if arrived == SPLITS - 1:
-            rows = combine_group(sums, stats, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS)
-            member = tl.arange(0, ROWS)[:, None]
-            at = (head + member) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-            tl.store(out + at, rows.to(out.dtype.element_ty), mask=member < GROUP)
-            tl.store(counter, 0)
-    else:
-        combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+    # The program that arrives last adds the splits up.
+    combine_if_last(
+        out, sums, stats, counters + pair, pair * GROUP, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS
+    )
 
 
 # ---------------------------------------------------------------- what the model calls
@@ -293,7 +249,7 @@ def rope_kv_write_attention(
     out: Tensor, k_cache: Tensor, v_cache: Tensor, counters: Tensor, qkv: Tensor,
     block_table: Tensor, context_lens: Tensor, cos: Tensor, sin: Tensor, splits: int,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-    pdl: bool = False, kv_scales: Tensor | None = None,
+    pdl: bool = False,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache)
@@ -307,14 +263,13 @@ def rope_kv_write_attention(
         block = block_table.gather(1, (positions // heads.block_size).unsqueeze(1)).squeeze(1)
         slot = block.long() * heads.block_size + positions % heads.block_size
         live = context_lens > 0
-        for which, (cache, new) in enumerate(((k_cache, k[live]), (v_cache, v[live]))):
-            cache.flatten(0, 1)[slot[live]] = cast_like(new, kv_scales, which)
-        q = q.flatten(1)
-        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens, kv_scales))
+        for cache, new in ((k_cache, k[live]), (v_cache, v[live])):
+            cache.flatten(0, 1)[slot[live]] = new
+        out.copy_(decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens))
         return
     room = block_table.shape[1] * heads.block_size
     fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
-        out, as_bytes(k_cache), as_bytes(v_cache), kv_scales, counters,
+        out, k_cache, v_cache, counters,
         *new_partials(len(out), heads, splits, out.device), qkv, block_table, context_lens,
         cos, sin, q_norm, k_norm, eps, scale=heads.head_dim**-0.5,
         table_stride=block_table.stride(0), QK_NORM=q_norm is not None,
@@ -324,18 +279,14 @@ def rope_kv_write_attention(
 
 def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
     """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
-    has blocks for. ROWS: of the combine. CURRENT_ROWS: of the current token's program. TOGETHER:
-    whether the partials of a group fit into the registers of one program."""
-    rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
+    has blocks for. CURRENT_ROWS: of the current token's program."""
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
-        "ROWS": rows,
-        "CURRENT_ROWS": max(rows, WARPS),
+        "CURRENT_ROWS": max(triton.next_power_of_2(heads.group_size), WARPS),
         "SPLITS": splits,
-        "PADDED_SPLITS": padded,
+        "PADDED_SPLITS": triton.next_power_of_2(splits),
         "TILE": TILE,
         "ONE_TILE": (splits - 1) * TILE >= room - 1,
-        "TOGETHER": rows * padded * heads.head_dim <= MAX_THREAD_NUMBERS * 32 * WARPS,
         "num_warps": WARPS,
     }
 

@@ -32,7 +32,7 @@ from mini_engine.cuda.kernels.launch import (
     sm_count,
 )
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.kernels.pick import best_of, fill_partials
+from mini_engine.cuda.kernels.pick import best_of
 
 TILES = 4  # tiles of rows a program
 
@@ -99,7 +99,11 @@ def norm_lm_head(
     if plan is None or not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)
         logits.copy_(scores)
-        fill_partials(values, indices, scores)
+        # the best of all of a row's scores is its first partial; the others never win
+        values.fill_(-torch.inf)
+        indices.zero_()
+        number = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        values[:, 0], indices[:, 0] = number.amax(dim=-1), number.argmax(dim=-1).int()
         return
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,

@@ -18,8 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import widened
-
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
 
@@ -64,15 +62,9 @@ class Heads:
         return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
 
 
-def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:
-    """One request's rows of a cache in order, (num_tokens, kv_heads, D). blocks (max_blocks,)."""
-    used = -(-num_tokens // cache.shape[1])
-    return cache[blocks[:used].long()].flatten(0, 1)[:num_tokens]
-
-
 def attention_reference(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
-    query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
+    query_lens: Tensor, context_lens: Tensor,
 ) -> None:  # fmt: skip
     """What prefill.py says: request by request, in float32, rounded once at the end."""
     heads = Heads.of(q, k_cache)
@@ -82,9 +74,9 @@ def attention_reference(
     ):
         if chunk == 0:
             continue
+        blocks = block_table[r, : -(-context // heads.block_size)].long()
         keys, values = (
-            widened(gather(cache, block_table[r], context), kv_scales, which)
-            for which, cache in enumerate((k_cache, v_cache))
+            cache[blocks].flatten(0, 1)[:context].float() for cache in (k_cache, v_cache)
         )
         query = q[first : first + chunk].float()
         query = query.view(chunk, heads.num_kv_heads, heads.group_size, heads.head_dim)

@@ -113,20 +113,6 @@ def pick_and_advance(
     )  # fmt: skip
 
 
-def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Values float32 and indices int32, each (rows, parts), on the device of `like`."""
-    values = like.new_empty(rows, parts, dtype=torch.float32)
-    return values, like.new_empty(rows, parts, dtype=torch.int32)
-
-
-def fill_partials(values: Tensor, indices: Tensor, scores: Tensor) -> None:
-    """Put the best of all of a row's scores into its first partial; the others never win."""
-    values.fill_(-torch.inf)
-    indices.zero_()
-    number = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    values[:, 0], indices[:, 0] = number.amax(dim=-1), number.argmax(dim=-1).int()
-
-
 def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
     """The lowest index of a row's largest value."""
     largest = values == values.amax(dim=-1, keepdim=True)

@@ -4,7 +4,7 @@
 
 In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; query_lens (R,): how
      many tokens each request has in this step, 0 for a padded one; context_lens (R,): its whole
-     context, these tokens included; block_table, caches and kv_scales as in attention.py.
+     context, these tokens included; block_table, caches as in attention.py.
 Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
 A program walks over the keys in tiles with a running softmax, so that no score reaches memory (Dao
@@ -25,9 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import as_bytes
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import head_scale, rows_of_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, attention_reference
 
@@ -37,7 +35,7 @@ REQUESTS = 256  # up to so many, all batches share one compiled kernel
 
 @triton.jit(do_not_specialize=["num_reqs"])
 def prefill_kernel(
-    out, q, k_cache, v_cache, kv_scales, block_table, query_lens, context_lens, scale, table_stride,
+    out, q, k_cache, v_cache, block_table, query_lens, context_lens, scale, table_stride,
     num_reqs, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, REQS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr, LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -77,7 +75,7 @@ def prefill_kernel(
     end = tl.minimum(context, cached + (first_row + ROWS - 1) // GROUP + 1)
     table = block_table + request.to(tl.int64) * table_stride
     k_cache, v_cache = k_cache + head * HEAD_DIM, v_cache + head * HEAD_DIM
-    scale = scale * LOG2_E * head_scale(kv_scales, head)
+    scale = scale * LOG2_E
     m, l, acc = walk(
         m, l, acc, queries, cached + token, 0, seen_by_all, k_cache, v_cache, table, scale,
         KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, False, STAGES,
@@ -86,8 +84,7 @@ def prefill_kernel(
         m, l, acc, queries, cached + token, seen_by_all, end, k_cache, v_cache, table, scale,
         KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, True, LAST_STAGES,
     )  # fmt: skip
-    # Divided once, at the end; the scale of a cache's values is a factor of the whole sum.
-    result = acc / l[:, None] * head_scale(kv_scales, KV_HEADS + head)
+    result = acc / l[:, None]  # divided once, at the end
     tl.store(out + at, result.to(out.dtype.element_ty), mask=real)
 
 
@@ -111,7 +108,6 @@ def walk(
         block = tl.load(table + tl.minimum(key + TILE, last - 1) // BLOCK_SIZE)
         at = slot[:, None] * (KV_HEADS * HEAD_DIM) + tl.arange(0, HEAD_DIM)[None, :]
         keys = tl.load(k_cache + at, cache_modifier=".cg")
-        keys = rows_of_numbers(keys, key < last, queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if DIAGONAL:
             scores = tl.where(key[None, :] <= position[:, None], scores, LOWEST)
@@ -121,23 +117,20 @@ def walk(
         keep = tl.exp2(m - m_new)
         l = l * keep + tl.sum(weights, axis=1)
         values = tl.load(v_cache + at, cache_modifier=".cg")
-        values = rows_of_numbers(values, key < last, queries.dtype)
         acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
         m = m_new
     return m, l, acc
 
 
-def tile_options(
-    head_dim: int, element_size: int, capability: int, *, fp8: bool = False
-) -> dict[str, int]:
+def tile_options(head_dim: int, element_size: int, capability: int) -> dict[str, int]:
     """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use. With
     more than one stage in the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait
     for each other; with fewer than two it spills where there are none (A100, RTX 30 to 50)."""
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
     narrow = capability in (86, 89) or capability >= 120  # 99 KB of shared memory a program
-    if not small and head_dim > 64 and (narrow or (fp8 and capability < 90)):
-        tile = 32  # 64 keys of 128 numbers would take 96 KB; fp8 to convert, and it would spill
+    if not small and head_dim > 64 and narrow:
+        tile = 32  # 64 keys of 128 numbers would take 96 KB
     last_stages = 1 if 90 <= capability < 120 else 2
     return {"ROWS": rows, "TILE": tile, "num_warps": warps, "STAGES": 3, "LAST_STAGES": last_stages}
 
@@ -150,23 +143,20 @@ def num_tiles(num_tokens: int, num_reqs: int, group_size: int, rows: int) -> int
 @torch.library.custom_op("launch_bound::prefill_attention", mutates_args=("out",))
 def prefill_attention(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
-    query_lens: Tensor, context_lens: Tensor, pdl: bool = False, kv_scales: Tensor | None = None,
+    query_lens: Tensor, context_lens: Tensor, pdl: bool = False,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache)
     num_reqs = len(query_lens)
     check_shape("out", out, tuple(q.shape))
     if not runs_triton(q):
-        lens = query_lens, context_lens
-        attention_reference(out, q, k_cache, v_cache, block_table, *lens, kv_scales)
+        attention_reference(out, q, k_cache, v_cache, block_table, query_lens, context_lens)
         return
     major, minor = torch.cuda.get_device_capability(q.device) if q.is_cuda else (9, 0)
-    capability, fp8 = 10 * major + minor, kv_scales is not None
-    options = tile_options(heads.head_dim, q.element_size(), capability, fp8=fp8)
+    options = tile_options(heads.head_dim, q.element_size(), 10 * major + minor)
     tiles = num_tiles(len(q), num_reqs, heads.group_size, options["ROWS"])
     prefill_kernel[(heads.num_kv_heads, tiles)](
-        out, q, as_bytes(k_cache), as_bytes(v_cache), kv_scales, block_table, query_lens,
-        context_lens, heads.head_dim**-0.5, block_table.stride(0), num_reqs, **heads.constants,
-        **options,
+        out, q, k_cache, v_cache, block_table, query_lens, context_lens, heads.head_dim**-0.5,
+        block_table.stride(0), num_reqs, **heads.constants, **options,
         REQS=max(REQUESTS, triton.next_power_of_2(num_reqs)), **launch_options(pdl, q.device),
     )  # fmt: skip

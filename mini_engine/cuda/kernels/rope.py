@@ -8,8 +8,7 @@
 A head is rotated by its halves, as Hugging Face stores the weights, not by even and odd columns.
 
 In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or int64;
-     cos, sin (max_position, D/2) float32; q_norm, k_norm (D,): the weights of the norms, or None;
-     kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
+     cos, sin (max_position, D/2) float32; q_norm, k_norm (D,): the weights of the norms, or None.
 Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
 
 A slot is block · block_size + offset (Kwon et al. 2023, arXiv 2309.06180). Block 0 is the **null
@@ -23,9 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import cached, head_scale
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
 from mini_engine.cuda.kernels.paged import Heads
@@ -41,7 +38,7 @@ def head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM: tl.constexp
 
 @triton.jit
 def rope_kv_write_kernel(
-    q, k_cache, v_cache, kv_scales, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
+    q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -54,12 +51,8 @@ def rope_kv_write_kernel(
     Everything is computed in float32 and rounded where it is stored. Every number of qkv is read
     once. It and positions and slot_mapping were written by the step: they are read past L1 (".cg").
     Offsets in int64: a cache may have more than 2³¹ numbers. `pdl_release(PDL)` comes first; above
-    `pdl_wait(PDL)` only what no kernel writes is loaded: the weights of the norms, and the scales
-    of the cache. HEAD_DIM is a power of two.
-
-    The cache may be in fp8: k and v, rounded to the dtype of qkv, are stored as
-    `cached(x, scale, dtype of the cache)`. There is a scale a KV head, `head_scale(kv_scales, i)`;
-    i counts the heads of k, then those of v. In any other cache both do nothing.
+    `pdl_wait(PDL)` only the weights of the norms are loaded, which no kernel writes. HEAD_DIM is a
+    power of two.
     """
     pdl_release(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -93,17 +86,13 @@ def rope_kv_write_kernel(
         slot = tl.load(slot_mapping + token, cache_modifier=".cg").to(tl.int64)
         kv_head = head - Q_HEADS
         row = (slot * KV_HEADS + kv_head) * HEAD_DIM + pair
-        wide = qkv.dtype.element_ty
-        kind = k_cache.dtype.element_ty
-        scale = head_scale(kv_scales, kv_head)
-        tl.store(k_cache + row, cached(rotated_left.to(wide), scale, kind))
-        tl.store(k_cache + row + half, cached(rotated_right.to(wide), scale, kind))
-        scale = head_scale(kv_scales, KV_HEADS + kv_head)
+        tl.store(k_cache + row, rotated_left.to(k_cache.dtype.element_ty))
+        tl.store(k_cache + row + half, rotated_right.to(k_cache.dtype.element_ty))
         values = source + KV_HEADS * HEAD_DIM
         v_left = tl.load(values, cache_modifier=".cg")
         v_right = tl.load(values + half, cache_modifier=".cg")
-        tl.store(v_cache + row, cached(v_left, scale, kind))
-        tl.store(v_cache + row + half, cached(v_right, scale, kind))
+        tl.store(v_cache + row, v_left)
+        tl.store(v_cache + row + half, v_right)
 
 
 @torch.library.custom_op("launch_bound::rope_kv_write", mutates_args=("q", "k_cache", "v_cache"))
@@ -111,7 +100,6 @@ def rope_kv_write(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, qkv: Tensor, positions: Tensor,
     slot_mapping: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None = None,
     k_norm: Tensor | None = None, eps: float = 1e-6, pdl: bool = False,
-    kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache)
@@ -119,14 +107,13 @@ def rope_kv_write(
     if not runs_triton(q):
         rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         q.copy_(rotated.flatten(1))
-        for which, (cache, new) in enumerate(((k_cache, keys), (v_cache, values))):
-            cache.flatten(0, 1)[slot_mapping.long()] = cast_like(new, kv_scales, which)
+        for cache, new in ((k_cache, keys), (v_cache, values)):
+            cache.flatten(0, 1)[slot_mapping.long()] = new
         return
     rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
-        q, as_bytes(k_cache), as_bytes(v_cache), kv_scales, qkv, positions, slot_mapping, cos, sin,
-        q_norm, k_norm, eps, Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads,
-        HEAD_DIM=heads.head_dim, QK_NORM=q_norm is not None, num_warps=1,
-        **launch_options(pdl, q.device),
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
+        Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads, HEAD_DIM=heads.head_dim,
+        QK_NORM=q_norm is not None, num_warps=1, **launch_options(pdl, q.device),
     )  # fmt: skip
 
 

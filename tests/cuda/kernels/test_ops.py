@@ -22,7 +22,6 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
-    sample,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of
 from mini_engine.cuda.kernels.launch import launch_options
@@ -51,12 +50,11 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     q, counters = rows(3, HEADS.num_heads * HEADS.head_dim), torch.zeros(3, 2, dtype=torch.int32)
     ints = torch.zeros(3, dtype=torch.int32)
     ones, matrix, norm_weight = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
-    parts, programs = linear.parts_of(matrix), head.num_programs(12, 32)
+    programs = head.num_programs(12, 32)
     found, where = rows(3, programs), torch.zeros(3, programs, dtype=torch.int32)
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
     turned = rotary(HEADS.head_dim)
-    halves, drawn = torch.full((3,), 0.5), (rows(3, 1), torch.zeros(3, 1, dtype=torch.int32))
     return {
         "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), norm_weight, EPS)),
         "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), norm_weight, EPS)),
@@ -74,25 +72,16 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             fused_attention.rope_kv_write_attention,
             (q, *cache, counters, qkv, *lens, *turned, 2),
         ),
-        "norm_linear": (
-            linear.norm_op,
-            (rows(3, 12), rows(3, 32), norm_weight, *parts, None, EPS, False, False, False),
-        ),
-        "linear_add": (
-            linear.add_op,
-            (rows(3, 12), rows(3, 32), None, *parts, None, 0.0, True, False, False),
-        ),
+        "linear": (linear.linear, (rows(3, 12), rows(3, 32), matrix)),
+        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS)),
+        "linear_add": (linear.linear_add, (rows(3, 12), rows(3, 32), matrix)),
         "norm_gate_up_silu_mul": (
-            linear.gated_op,
-            (rows(3, 6), rows(3, 32), norm_weight, *parts, None, EPS, False, True, False),
+            linear.norm_gate_up_silu_mul,
+            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS),
         ),
         "norm_lm_head": (
             head.norm_lm_head,
             (found, where, rows(3, 12), rows(3, 32), norm_weight, matrix, EPS),
-        ),
-        "draw": (
-            sample.draw,
-            (*drawn, rows(3, 12), kv.context_lens, halves, halves, halves.log(), ones, ints),
         ),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (

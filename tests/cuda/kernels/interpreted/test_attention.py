@@ -7,7 +7,7 @@ import torch
 
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
-from tests.support.kernel_cases import NAN, Paged, assert_close, in_fp8, paged
+from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
 both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # heads, contexts (not multiples of the block or the tile; 0 is a padded row), splits
@@ -26,18 +26,13 @@ def batch(heads: Heads, contexts: list[int], dtype: torch.dtype) -> tuple[torch.
 
 
 def decode(
-    q: torch.Tensor,
-    kv: Paged,
-    splits: int,
-    counters: torch.Tensor | None = None,
-    scales: torch.Tensor | None = None,
+    q: torch.Tensor, kv: Paged, splits: int, counters: torch.Tensor | None = None
 ) -> torch.Tensor:
     out = torch.full_like(q, NAN)
     if counters is None:
         counters = torch.zeros(len(q), kv.k_cache.shape[2], dtype=torch.int32)
     attention.decode_attention(
-        *(out, counters, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits),
-        kv_scales=scales,
+        out, counters, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits
     )
     assert (counters == 0).all()
     return out
@@ -47,17 +42,15 @@ def decode(
 
 
 @both
-@pytest.mark.parametrize("fp8", [False, True])
 @cases
 def test_split_decode_equals_its_reference(
-    fp8: bool, dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int
+    dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int
 ) -> None:
     q, kv = batch(heads, contexts, dtype)
-    kv, scales = in_fp8(kv) if fp8 else (kv, None)
     expected = attention.decode_reference(
-        q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, scales
+        q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
     )
-    assert_close(decode(q, kv, splits, scales=scales), expected, terms=64)
+    assert_close(decode(q, kv, splits), expected, terms=64)
 
 
 def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:

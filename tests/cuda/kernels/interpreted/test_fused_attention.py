@@ -83,13 +83,3 @@ def test_only_where_the_tiles_cover_the_room_there_is_no_loop(
     splits: int, room: int, one: bool
 ) -> None:
     assert attention_options(Heads(16, 8, 128, 16), splits, room)["ONE_TILE"] == one
-
-
-@pytest.mark.parametrize(
-    ("group", "splits", "head_dim", "fits"),
-    [(2, 32, 128, True), (4, 10, 64, True), (7, 10, 128, True), (7, 17, 128, False)],
-)
-def test_a_group_is_combined_together_where_its_partials_fit_registers(
-    group: int, splits: int, head_dim: int, fits: bool
-) -> None:
-    assert attention_options(Heads(group, 1, head_dim, 16), splits, 560)["TOGETHER"] == fits

@@ -14,37 +14,31 @@ from torch import Tensor
 from mini_engine.cuda.kernels import paged as paging
 from mini_engine.cuda.kernels import prefill
 from mini_engine.cuda.kernels.paged import Heads
-from tests.support.kernel_cases import NAN, Paged, assert_close, in_fp8, paged
+from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
 UNTOUCHED = 9.0
 Chunk = tuple[int, int]  # cached tokens, tokens of this step; no tokens: a padded request
 
 
-def launched(
-    q: Tensor, kv: Paged, query_lens: list[int], scales: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def launched(q: Tensor, kv: Paged, query_lens: list[int]) -> tuple[Tensor, Tensor]:
     """What the kernel writes, and its reference."""
     outs = torch.full_like(q, UNTOUCHED), torch.full_like(q, UNTOUCHED)
     lens = torch.tensor(query_lens, dtype=torch.int32)
     inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens)
-    prefill.prefill_attention(outs[0], *inputs, kv_scales=scales)
-    paging.attention_reference(outs[1], *inputs, scales)
+    prefill.prefill_attention(outs[0], *inputs)
+    paging.attention_reference(outs[1], *inputs)
     return outs
 
 
-def check(
-    heads: Heads, chunks: list[Chunk], dtype: torch.dtype, padding: int = 2, *, fp8: bool = False
-) -> None:
-    """The kernel equals its reference on these chunks, and leaves padded rows alone. fp8: the
-    cache."""
+def check(heads: Heads, chunks: list[Chunk], dtype: torch.dtype, padding: int = 2) -> None:
+    """The kernel equals its reference on these chunks, and leaves padded rows alone."""
     query_lens = [new for _, new in chunks]
     contexts = [cached + new if new else 0 for cached, new in chunks]
     torch.manual_seed(sum(contexts))
     kv = paged(contexts, heads.num_kv_heads, heads.head_dim, heads.block_size, dtype)
     q = torch.randn(sum(query_lens) + padding, heads.num_heads * heads.head_dim).to(dtype)
     q[len(q) - padding :] = NAN
-    kv, scales = in_fp8(kv) if fp8 else (kv, None)
-    out, expected = launched(q, kv, query_lens, scales)
+    out, expected = launched(q, kv, query_lens)
     assert_close(out, expected, terms=64)
     assert (out[len(q) - padding :] == UNTOUCHED).all()
 
@@ -61,13 +55,12 @@ def small_tiles(*_: Any, **__: Any) -> dict[str, int]:
     group=st.sampled_from([1, 2, 3, 7]),
     kv_heads=st.integers(1, 2),
     block_size=st.sampled_from([1, 5, 16, 32]),
-    fp8=st.booleans(),
 )  # fmt: skip
 def test_any_mix_of_chunks_decodes_and_padding_equals_its_reference(
-    chunks: list[Chunk], group: int, kv_heads: int, block_size: int, fp8: bool
+    chunks: list[Chunk], group: int, kv_heads: int, block_size: int
 ) -> None:
     with patch.object(prefill, "tile_options", small_tiles):
-        check(Heads(group * kv_heads, kv_heads, 16, block_size), chunks, torch.float32, fp8=fp8)
+        check(Heads(group * kv_heads, kv_heads, 16, block_size), chunks, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -1,4 +1,4 @@
-"""The products of linear.py in all their kernels: registers, tensor cores, quantised weights.
+"""The products of linear.py in all their kernels: registers and tensor cores.
 
 Plans are given here: a tiny weight's own plan is one row. Results of the tensor cores go to float32
 tensors, so a product in bf16 halves must be as good as one in float32: rounding x · gain to one
@@ -18,58 +18,44 @@ from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
-from mini_engine.cuda.kernels.gemv_quantized import EXPONENT, form_of, quantized_product_kernel
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized, quantize
 from tests.support.kernel_cases import NAN, assert_close
 
 EPS = 1e-6
 BF16, FP32 = torch.bfloat16, torch.float32
-FORMS = {"int8": 8, "int4": 4}  # bits
-each_form = pytest.mark.parametrize("form", FORMS)
 
 
 @dataclass(frozen=True)
 class Product:
-    """A weight (rows, width) with an even number of rows, x of some tokens, and the kernels' plan.
+    """A weight (rows, width) with an even number of rows, x of some tokens, and a plan."""
 
-    kernels: "registers", "tensor cores", or a form of FORMS.
-    """
-
-    kernels: str
+    kernels: str  # "registers" or "tensor cores"
     dtype: torch.dtype
     tokens: int
     rows: int
     width: int
     plan: GemvPlan
 
-    def tensors(self) -> tuple[Tensor, Tensor, Matrix, Tensor, Tensor]:
+    def tensors(self) -> list[Tensor]:
         """x, norm_weight, weight, bias and a residual, such that products have size 1."""
         torch.manual_seed(self.tokens * self.rows + self.width)
         x, plain = torch.randn(self.tokens, self.width), torch.randn(self.rows, self.width)
         made = (x, torch.rand(self.width) + 0.5, plain / self.width**0.5, torch.randn(self.rows))
         residual = torch.randn(self.tokens, self.rows)
-        x, norm_weight, weight, bias, residual = (t.to(self.dtype) for t in (*made, residual))
-        if self.kernels not in FORMS:
-            return x, norm_weight, weight, bias, residual
-        return x, norm_weight, quantize(weight, FORMS[self.kernels]), bias, residual
+        return [t.to(self.dtype) for t in (*made, residual)]
 
     def linear(
-        self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
+        self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Tensor, bias: Tensor | None,
         *, add: bool,
     ) -> None:  # fmt: skip
         self.launch(out, x, norm, weight, bias, self.plan, add=add, gated=False)
 
     def launch(
-        self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Matrix, bias: Tensor | None,
+        self, out: Tensor, x: Tensor, norm: Tensor | None, weight: Tensor, bias: Tensor | None,
         plan: GemvPlan, *, add: bool, gated: bool,
     ) -> None:  # fmt: skip
         form: dict[str, Any] = {"NORM": norm is not None, "BIAS": bias is not None, "ADD": add}
-        if isinstance(weight, QuantizedMatrix):
-            form |= {"GATED": gated, **form_of(weight)}
-            tensors = norm, *weight.parts[:3], bias, EPS, EXPONENT
-            gemv.launch(quantized_product_kernel, plan, out, x, *tensors, **form)
-        elif self.kernels == "tensor cores":
+        if self.kernels == "tensor cores":
             form |= {"GATED": gated, "SLICES": plan.warps}
             gemv.launch(dot_product_kernel, plan, out, x, norm, weight, bias, EPS, **form)
         elif gated:
@@ -77,7 +63,7 @@ class Product:
         else:
             gemv.launch(gemv.linear_kernel, plan, out, x, norm, weight, bias, EPS, **form)
 
-    def gate_up(self, out: Tensor, x: Tensor, norm: Tensor, weight: Matrix) -> None:
+    def gate_up(self, out: Tensor, x: Tensor, norm: Tensor, weight: Tensor) -> None:
         """By a plan of half the rows: the tile has rows of both halves."""
         plan = GemvPlan(max(1, self.plan.rows // 2), *list(vars(self.plan).values())[1:])
         self.launch(out, x, norm, weight, None, plan, add=False, gated=True)
@@ -87,8 +73,7 @@ class Product:
         return torch.full(shape, NAN, dtype=dtype)
 
 
-# Rows beyond the weight, columns beyond it, one chunk and many; of quantised weights a last group
-# of 4 and of 44 columns, and segments beyond the last.
+# Rows beyond the weight, columns beyond it, one chunk and many.
 PRODUCTS = [
     *(Product("registers", dtype, 1, 12, 64, GemvPlan(8, 4, 64, 1)) for dtype in (FP32, BF16)),
     *(Product("registers", dtype, 3, 6, 100, GemvPlan(4, 4, 16, 7)) for dtype in (FP32, BF16)),
@@ -97,17 +82,8 @@ PRODUCTS = [
     Product("tensor cores", BF16, 2, 14, 500, GemvPlan(4, 1, 256, 2)),
     Product("tensor cores", BF16, 3, 6, 520, GemvPlan(2, 1, 256, 3)),
     Product("tensor cores", BF16, 4, 2, 768, GemvPlan(1, 2, 512, 2)),
-    Product("int8", FP32, 1, 6, 256, GemvPlan(4, 4, 4, 1)),
-    Product("int8", BF16, 2, 4, 132, GemvPlan(4, 4, 2, 2)),
-    Product("int4", FP32, 3, 6, 300, GemvPlan(8, 4, 4, 1)),
-    Product("int4", BF16, 2, 4, 132, GemvPlan(4, 4, 1, 2)),
-    Product("int4", FP32, 4, 2, 64, GemvPlan(2, 4, 1, 1)),
 ]
 each_product = pytest.mark.parametrize("product", PRODUCTS, ids=str)
-
-
-def plain(weight: Matrix) -> Tensor:
-    return dequantized(weight) if isinstance(weight, QuantizedMatrix) else weight
 
 
 @each_product
@@ -115,7 +91,7 @@ def test_every_prologue_and_epilogue_equals_the_reference(product: Product) -> N
     x, norm_weight, weight, bias, residual = product.tensors()
     for norm, offset, add in ((None, None, False), (norm_weight, bias, False), (None, None, True)):
         out = product.room(product.tokens, product.rows)
-        expected = product_reference(x, norm, plain(weight), offset, EPS)
+        expected = product_reference(x, norm, weight, offset, EPS)
         if add:
             out.copy_(residual)
             expected = expected + residual.float()
@@ -128,7 +104,7 @@ def test_gate_and_up_in_one_product_equal_the_reference(product: Product) -> Non
     x, norm_weight, weight, _, _ = product.tensors()
     out = product.room(product.tokens, product.rows // 2)
     product.gate_up(out, x, norm_weight, weight)
-    both = product_reference(x, norm_weight, plain(weight), None, EPS)
+    both = product_reference(x, norm_weight, weight, None, EPS)
     assert_close(out, silu_mul_reference(both).to(out.dtype), terms=product.width)
 
 
@@ -184,47 +160,3 @@ def test_other_types_and_short_chunks_are_left_to_registers() -> None:
     assert dot_plan(plan, torch.empty(0, dtype=BF16)) == GemvPlan(4, 2, 512, 1)
     assert dot_plan(plan, torch.empty(0, dtype=BF16), torch.empty(0)) is None
     assert dot_plan(GemvPlan(4, 4, 128, 4), torch.empty(0, dtype=BF16)) is None
-
-
-# ---- quantised weights
-
-
-@each_form
-def test_a_weight_is_written_out_exactly_up_to_one_rounding(form: str) -> None:
-    weight = quantize(torch.randn(5, 300), FORMS[form])
-    for dtype in (FP32, BF16):
-        out = torch.empty(weight.shape, dtype=dtype)
-        linear.dequantize(out, *weight.parts)
-        assert torch.equal(out, dequantized(weight).to(dtype))
-
-
-def test_the_ops_take_more_tokens_four_at_a_time() -> None:
-    weight, x = quantize(torch.randn(2, 160) / 13, 4), torch.randn(5, 160)
-    out, half = torch.ones(5, 2), torch.empty(5, 1)
-    linear.linear_add(out, x, weight)
-    assert_close(out, 1 + x @ dequantized(weight).T, terms=8)
-    linear.norm_gate_up_silu_mul(half, x, torch.ones(160), weight, EPS)
-    both = product_reference(x, torch.ones(160), dequantized(weight), None, EPS)
-    assert_close(half, silu_mul_reference(both), terms=8)
-
-
-def test_a_row_beyond_the_last_and_a_column_beyond_the_width_are_never_read() -> None:
-    """Around every tensor stands what would spoil a sum: NaN, or a scale of NaN."""
-    rows, width = 3, 132
-    weight = quantize(torch.randn(rows, width) / width**0.5, 4)
-    assert weight.zeros is not None
-
-    def inside(tensor: Tensor, around: float) -> Tensor:
-        border = torch.full((64, *tensor.shape[1:]), around).to(tensor.dtype)
-        return torch.cat([border, tensor, border])[64 : 64 + len(tensor)]
-
-    guarded = QuantizedMatrix(
-        inside(weight.packed, -1), inside(weight.scales, NAN), inside(weight.zeros, 255), 4, width
-    )
-    x = torch.cat([torch.randn(1, width), torch.full((1, width), NAN)])[:1]
-    out = torch.full((2, rows), NAN)
-    plan = GemvPlan(rows=2, warps=4, chunk=4, chunks=1)
-    product = Product("int4", FP32, 1, rows, x.shape[1], plan)
-    product.linear(out[:1], x, None, guarded, None, add=False)
-    assert_close(out[:1], x @ dequantized(weight).T, terms=8)
-    assert out[1].isnan().all()
