@@ -4,12 +4,11 @@ A command is a module of this package, imported only when it is asked for. Its d
 help, and it has:
 
     SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
-    run(args, console) -> dict   does the work and returns what was found
+    run(args, console) -> dict   does the work, tells standard error, and returns what was found
     show(r, console)             prints it for people; `--json` prints all fields of it
 
-`r` has the options as attributes, and beside them what `run` returned; names of times end with
-`_us`, of memory with `_bytes`. `console` writes to standard error in `run` and to standard output
-in `show`. What is slow to import (matplotlib, torch) is imported in `run`.
+`r` has the options and what `run` returned as attributes; times end with `_us`, memory with
+`_bytes`. What is slow to import (matplotlib, torch) is imported in `run`.
 """
 
 import importlib
@@ -22,9 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from mini_engine import __version__
-from mini_engine.cli.ending import CheckFailed, guarded
-
-__all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
+from mini_engine.cli.ending import CheckFailed as CheckFailed
+from mini_engine.cli.ending import guarded
 
 # Each command: what it teaches, the next command, the chapter behind it.
 COMMANDS = {

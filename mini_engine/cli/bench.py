@@ -16,12 +16,10 @@ which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from mini_engine.bench import evidence
 from mini_engine.bench.bars import judged
@@ -31,7 +29,7 @@ from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, meas
 from mini_engine.bench.spec_fit import begun
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
-from mini_engine.model.config import SHAPES, ModelConfig, tiny_shape
+from mini_engine.model.config import tiny_shape
 from mini_engine.model.hub import shape_of
 from mini_engine.step.cards import load_sheet, load_spec
 
@@ -41,8 +39,7 @@ ENGINES: Columns = {
     "<version": lambda one: one["version"] or f"{one['status']}: {one['reason'][:60]}",
     "ITL µs at the caller": "{0[itl][median]:,.1f}", "p99 µs": "{0[p99_us]:,.1f}",
     "× launch-bound": "{0[times_ours]:.2f}", "tokens a piece": "{0[tokens_a_piece]:.2f}",
-    "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}",
-}  # fmt: skip
+    "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}"}  # fmt: skip
 MODELS = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"]
 USUAL: tuple[Found, ...] = (  # where nothing else is given: emulated, with --quick, and without
     {"shape": ["tiny"], "batch": [1, 2], "context": [40], "rounds": 2, "steps": 4},
@@ -73,12 +70,13 @@ OPTIONS: options.Rows = {
 def run(args: Args, console: Screen) -> Found:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
-    backend = options.backend_of(args.device, console)
     from mini_engine.bench.bench import Bench
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
+    from mini_engine.cuda.generate import nearest_backend
     from mini_engine.cuda.graphs.backend import measured_dtype
 
+    backend = nearest_backend(console.print, args.device)
     usual = USUAL[0 if backend.emulated else 1 if args.quick else 2]
     vars(args).update({name: getattr(args, name) or value for name, value in usual.items()})
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
@@ -98,8 +96,7 @@ def run(args: Args, console: Screen) -> Found:
     copy = copy_bandwidth(backend, sizes_for(backend))
     bench = Bench(
         backend, lambda engine: load_spec(card, args.host, own or engine), copy["median"],
-        args.rounds, args.steps, args.gate_steps,
-    )  # fmt: skip
+        args.rounds, args.steps, args.gate_steps)  # fmt: skip
     spec = bench.spec_for(VARIANTS[ANCHOR].engine)
     rows, others = dict[tuple[Point, str], Row](), list[Found]()
     if args.resume and out.exists():
@@ -111,12 +108,11 @@ def run(args: Args, console: Screen) -> Found:
         figures = {
             "copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
             "rounds": args.rounds, "steps": args.steps,
-            "rows": [row.as_json() for row in rows.values()], "others": others,
-        }  # fmt: skip
+            "rows": [row.as_json() for row in rows.values()], "others": others}  # fmt: skip
         evidence.write_measurement(out, replace(measurement, figures=figures))
         console.print(told)
 
-    for row in _arms(args, bench, configs, rows):
+    for row in bench.missing(configs, [*product(args.batch, args.context)], args.arms, rows):
         rows[row.point, row.variant] = row
         written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
     for (word, config), batch, context in product(configs.items(), args.batch, args.context):
@@ -132,33 +128,6 @@ def run(args: Args, console: Screen) -> Found:
         reason = f"{every[-1]['reason']} ({out} has the reason of each)"
         raise CheckFailed(f"none of {len(every)} was timed: {reason}")
     return result_of(out, found)
-
-
-def _arms(
-    args: Args, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
-) -> Iterator[Row]:
-    """The rows that are missing."""
-    from mini_engine.cuda.graphs.backend import measured_dtype
-    from mini_engine.cuda.weights import load_weights, no_room, random_weights
-
-    backend, dtype = bench.backend, measured_dtype(bench.backend)
-    for word, config in configs.items():
-        points = [Point(config.name, *at) for at in product(args.batch, args.context)]
-        missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
-        if not any(missing.values()):
-            continue
-        if reason := no_room(config, backend, "bf16", "fp32"):
-            yield from (Row(*p, name, NOT_RUN, reason) for p in points for name in missing[p])
-            continue
-        if word not in (*SHAPES, "tiny") and Path(word).is_dir():
-            ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
-            weights = load_weights(config, word, backend.device, dtype)
-        else:
-            weights = random_weights(config, backend.device, dtype, seed=0)
-        for point, names in missing.items():
-            if names:
-                yield from bench.rows(weights, point, names)
-        del weights  # before the next shape's are made
 
 
 def result_of(out: Path, measurement: evidence.Measurement) -> Found:

@@ -16,12 +16,11 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Found, Screen, table
+from mini_engine.cli.terminal import Args, Found, Screen
 from mini_engine.files import write_whole
-from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
+from mini_engine.step.cards import FIGURES, load_sheet, names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -40,9 +39,10 @@ def run(args: Args, console: Screen) -> Found:
         raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
     with console.status("measuring"):
         found = _host_alone(args) if args.host else _card_and_host(args, console)
-    figures = {}
+    figures, sheets = {}, found.pop("sheets")
     for kind, path in found["files"].items():
-        sheet = load_sheet(kind, path)
+        write_whole(path, json.dumps(sheets[kind], indent=2, ensure_ascii=False) + "\n")
+        sheet = load_sheet(kind, path)  # raises where no command could read it
         figures[kind] = [(name, sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]]
     return {"op_us": None, **found, "figures": figures}
 
@@ -51,7 +51,7 @@ def _host_alone(args: Args) -> Found:
     import torch
 
     from mini_engine.bench.calibrate import op_on_cpu_us
-    from mini_engine.bench.spec_fit import host_on_cpu_fits
+    from mini_engine.bench.spec_fit import host_on_cpu_fits, sheet_json
 
     out, op_us = args.out or Path("out/my-host.json"), op_on_cpu_us(HOST_STEPS)
     cpuinfo = Path("/proc/cpuinfo")
@@ -60,20 +60,19 @@ def _host_alone(args: Args) -> Found:
     on = f"{named[1] if named else platform.machine()}, Python {platform.python_version()}, "
     on += f"PyTorch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}"
     base, says = load_sheet("host", BASE_HOST), f"measured without a GPU: {on}"
-    _write(out, "host", host_on_cpu_fits(op_us, on), base, out.stem, says=says)
+    host = sheet_json("host", host_on_cpu_fits(op_us, on), base, out.stem, says=says)
     return {"emulated": False, "machine": on, "op_us": op_us, "usual_op_us": base["op_us"],
-            "files": {"host": out}}  # fmt: skip
+            "files": {"host": out}, "sheets": {"host": host}}  # fmt: skip
 
 
 def _card_and_host(args: Args, console: Screen) -> Found:
-    backend = options.backend_of(args.device, console)
     from mini_engine.bench.calibrate import measure, sizes_for
     from mini_engine.bench.evidence import CALIBRATED, write_measurement
-    from mini_engine.bench.spec_fit import begun, card_fits, host_fits
+    from mini_engine.bench.spec_fit import begun, card_fits, host_fits, sheet_json
+    from mini_engine.cuda.generate import nearest_backend
     from mini_engine.cuda.graphs.backend import measured_dtype
 
-    card: Path = args.out or Path("out/card.json")
-    files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
+    backend = nearest_backend(console.print, args.device)
     measurement, own, path = begun("calibration", backend.device.type, args.typed)
     if not (base_name := args.base or own):
         known = ", ".join(names("card"))
@@ -82,34 +81,13 @@ def _card_and_host(args: Args, console: Screen) -> Found:
     figures = dict(measure(backend, sizes_for(backend), measured_dtype(backend)))
     write_measurement(evidence, replace(measurement, figures=figures))
     about: Found = {"evidence": evidence.name, "emulated": emulated}
-    base, own_base = load_sheet("card", base_name), args.base is None and not emulated
-    device, fits = "emulated" if emulated else own or base.name, card_fits(figures, base)
-    _write(card, "card", fits, base, f"{device}{CALIBRATED}", own_base=own_base, **about)
+    base, out = load_sheet("card", base_name), args.out or Path("out/card.json")
+    device, own_base = "emulated" if emulated else own or base.name, not (args.base or emulated)
+    card = sheet_json("card", card_fits(figures, base), base, f"{device}{CALIBRATED}",
+                      own_base=own_base, **about)  # fmt: skip
     base, name = load_sheet("host", "laptop" if emulated else BASE_HOST), f"{device}-host"
     about["says"] = "the host of a calibration"
-    _write(files["host"], "host", host_fits(figures), base, f"{name}{CALIBRATED}", **about)
-    load_spec(*files.values())  # raises where the simulator could not read them
-    return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence, "files": files}
-
-
-def _write(path: Path, *sheet: Any, **about: Any) -> None:
-    from mini_engine.bench.spec_fit import sheet_json
-
-    content = json.dumps(sheet_json(*sheet, **about), indent=2, ensure_ascii=False)
-    write_whole(path, f"{content}\n")
-
-
-def show(r: Args, console: Screen) -> None:
-    if r.emulated:
-        console.print(options.EMULATED)
-    console.print(f"Measured on {r.machine}.")
-    for kind, figures in r.figures.items():
-        rows = [(name, f"{value:,.6g}", source) for name, value, source in figures]
-        console.print(table((f"<{kind}", "value", "<from"), rows))
-    if r.op_us:
-        cost = "{median:.1f} µs ({low:.1f} to {high:.1f})".format(**r.op_us)
-        console.print(f"An op costs a PyTorch program here {cost}, on CPU tensors; a launch on a "
-                      f"GPU comes on top. The usual server: {r.usual_op_us:g} µs, launch included."
-                      )  # fmt: skip
-    words = [f"--{kind} {path}".replace("--card", "--spec") for kind, path in r.files.items()]
-    console.print(f"use it: crossover {' '.join(words)}")
+    host = sheet_json("host", host_fits(figures), base, f"{name}{CALIBRATED}", **about)
+    files = {"card": out, "host": out.with_name(f"{out.stem}-host.json")}
+    return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence,
+            "files": files, "sheets": {"card": card, "host": host}}  # fmt: skip

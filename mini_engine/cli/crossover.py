@@ -30,13 +30,11 @@ COLUMNS: Columns = {
     "eager\nITL ms": "{0.eager.itl_us:ms}", "piecewise\nITL ms": "{0.piecewise.itl_us:ms}",
     "full\nITL ms": "{0.full.itl_us:ms}", "full\nfaster": "× {0.speedup:.2f}",
     "floor\nms": "{0.floor_us:ms}", "busy\neager": "{0.eager.utilisation:.0%}",
-    "busy\nfull": "{0.full.utilisation:.0%}",
-}  # fmt: skip
+    "busy\nfull": "{0.full.utilisation:.0%}"}  # fmt: skip
 DRAFTS: Columns = {
     "batch": "{0.batch:,}", "rung": lambda s: "eager" if s.rung is None else f"{s.rung:,}",
     "plain\nms": "{0.plain_us:ms}", "drafts\nms": "{0.drafts_us:ms}",
-    "plain\ntokens/s": "{0.plain_tokens_s:two}",
-}  # fmt: skip
+    "plain\ntokens/s": "{0.plain_tokens_s:two}"}  # fmt: skip
 SHARED = "shape spec stored context"
 OUT = "picture (default: out/crossover.png; with --json none)"
 OPTIONS: options.Rows = {
@@ -97,8 +95,7 @@ def _speculate(args: Args) -> Found:
         "accept": accept, "tokens_a_step": speculation.tokens_a_step(accept, args.speculate),
         "speedups": {one.batch: one.speedup(accept) for one in points},
         "tokens_s": {one.batch: one.tokens_s(accept) for one in points},
-        "pays_from": {one.batch: one.pays_from for one in points},
-    }  # fmt: skip
+        "pays_from": {one.batch: one.pays_from for one in points}}  # fmt: skip
 
 
 def _doublings(last: int, *more: int) -> list[int]:

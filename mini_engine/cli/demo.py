@@ -81,14 +81,12 @@ def run(args: Args, console: Screen) -> Found:
             "mode": mode, "engine": on.engine, "launched": LAUNCHED[like],
             "gpu_utilisation": step.utilisation, "graphs": graphs.graphs,
             "graph_bytes": graphs.memory_bytes, "capture_us": graphs.capture_us or None,
-            "pays_after_replays": int(after) if 0 < after < float("inf") else None,
-        })  # fmt: skip
+            "pays_after_replays": int(after) if 0 < after < float("inf") else None})  # fmt: skip
     return {
         "checkpoint": checkpoint.config.name, "prompts": texts, "texts": first.texts,
         "tokens": [done.tokens for done in first.completions],
         "modes": [generation.mode for generation in (first, *others)], **options.told(server),
-        "predictions": rows,
-    }  # fmt: skip
+        "predictions": rows}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:

@@ -76,8 +76,7 @@ LINES = {  # of one fleet
 FLEETS: Columns = {  # of a search
     "<cards": "{0[cards]}", "<router": "{0[router]}", "<mode": "{0[mode]}",
     "cost/h": "{0[cost_per_hour]:.2f}", "TTFT p99 ms": "{0[ttft_p99_us]:ms}",
-    "ITL p99 ms": "{0[itl_p99_us]:ms}", "content": "{0[content_share]:.1%}",
-}  # fmt: skip
+    "ITL p99 ms": "{0[itl_p99_us]:ms}", "content": "{0[content_share]:.1%}"}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
@@ -111,8 +110,7 @@ def run(args: Args, console: Screen) -> Found:
                          tell=lambda _: progress.advance(task))  # fmt: skip
     rows: list[Found] = [
         {name: cell if name in (*KEYS, "sweep", "error") else float(cell) if cell else None
-         for name, cell in row.items()} for row in texts
-    ]  # fmt: skip
+         for name, cell in row.items()} for row in texts]  # fmt: skip
     wall_s, best = time.perf_counter() - began, cheapest(rows, args.content)
     if args.output:
         from mini_engine.plots.figures import fleet_costs

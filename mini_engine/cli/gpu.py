@@ -28,10 +28,12 @@ OPTIONS: options.Rows = {
 
 
 def run(args: Args, console: Screen) -> Found:
+    from mini_engine.cuda.graphs.backend import graphs_for
+
     device = "cpu" if args.device == "cpu" else "cuda"
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
     chosen = [stage for stage in stages_for(device) if stage.name in args.stages]
-    here, *_ = begun("run", options.backend_of(device, console).device.type, args.typed)
+    here, *_ = begun("run", graphs_for(device).device.type, args.typed)
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     console.print(f"{len(chosen)} stages, {SECONDS / 60:g} minutes at most, results in {folder}")
 

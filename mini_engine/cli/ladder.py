@@ -42,8 +42,7 @@ def run(args: Args, console: Screen) -> Found:
     return {
         **options.told(server), "capture_sizes": sizes, "layers": shape.num_layers,
         "costs": costs, "fits": taken <= spec.vram_bytes,
-        "explained": explain_batch(dispatcher, args.batch) if args.batch else None,
-    }  # fmt: skip
+        "explained": explain_batch(dispatcher, args.batch) if args.batch else None}  # fmt: skip
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:

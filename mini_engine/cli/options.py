@@ -1,12 +1,10 @@
 """Options that several commands share, how their words become objects, how those are printed."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -21,9 +19,6 @@ from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns
 from mini_engine.step.cards import names
 from mini_engine.step.explain import Way
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
-
-if TYPE_CHECKING:
-    from mini_engine.cuda.graphs.backend import GraphBackend
 
 CARD = "h200"  # where --spec names none
 NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
@@ -171,7 +166,7 @@ def shared_prefix(args: argparse.Namespace) -> tuple[int, float]:
 
 
 def told(found: Server) -> dict[str, Any]:
-    """What a prediction is of, for its JSON."""
+    """What a prediction is of."""
     shape, spec, stored = found.config, found.spec, found.stored
     return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
             "quant": stored.quant, "kv_dtype": stored.kv_dtype, "tp": shape.ranks}  # fmt: skip
@@ -189,16 +184,7 @@ def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console
         console.print(f"capture sizes {sizes} are dropped: a step has at most {most:,} tokens")
 
 
-def backend_of(word: str, console: Console) -> GraphBackend:
-    """The device that `--device` names. Raises ValueError where `cuda` cannot be had."""
-    from mini_engine.cuda.generate import nearest_backend
-    from mini_engine.cuda.graphs.backend import graphs_for
-
-    return nearest_backend(console.print) if word == "auto" else graphs_for(word)
-
-
 def ms(one: Way) -> str:
-    """ "1.5 ms (1.3 to 1.9)"."""
     known = one.low_us and ends(one.low_us, one.high_us, 1e-3)
     return f"{two_digits(one.itl_us / 1e3)} ms ({known or 'no interval: too few measured it'})"
 
@@ -211,7 +197,6 @@ def capture(costs: GraphCosts) -> str:
 
 
 def ends(low: float | None, high: float | None, times: float = 1.0, to: str = " to ") -> str:
-    """An interval, as sure as it is; "–" where none is known."""
     if low is None or high is None:
         return "–"
     return f"{two_digits(low * times)}{to}{two_digits(high * times)}"

@@ -82,8 +82,7 @@ def run(args: Args, console: Screen) -> Found:
         "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
         "itl_p50_interval": interval, "graphs": sized.graph_costs,
         "optimal_ladder": optimal_ladder_saving(report, server.costs, dispatcher),
-        "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s,
-    }  # fmt: skip
+        "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
@@ -94,8 +93,7 @@ def show(r: Args, console: Screen) -> None:
         "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
         "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",
         "at_once": not r.arrival_times, "best": r.optimal_ladder, "rungs": len(sizes),
-        "sizes": ", ".join(map(str, sizes)),
-    }  # fmt: skip
+        "sizes": ", ".join(map(str, sizes))}  # fmt: skip
     console.print(form("{0.trace}: {0.shape} on {1}, {0.mode}, op list {0.style}, weights {0.quant}"
                        ", cache {0.kv_dtype}, predicted", r, options.on(r)))  # fmt: skip
     for needs, name, value in LINES:

@@ -99,5 +99,4 @@ def lanes(name: str, itl_us: float, cpu_us: float, busy: float, longest_us: floa
     cpu = "█" * max(1, round(wide * min(cpu_us / itl_us, 1)))
     return Text.assemble(
         f"   {name:<10} CPU ", (cpu, "cpu"), f" {two_digits(itl_us / 1e3)} ms\n",
-        " " * 14 + "GPU ", (gpu, "gpu"), f" busy {busy:.0%}\n",
-    )  # fmt: skip
+        " " * 14 + "GPU ", (gpu, "gpu"), f" busy {busy:.0%}\n")  # fmt: skip

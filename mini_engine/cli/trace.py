@@ -28,8 +28,7 @@ OPEN_IT = "open it at https://ui.perfetto.dev or chrome://tracing"
 COLUMNS: Columns = {
     "<timeline": "{0[0]}", "events": "{0[1][events]:,}", "length µs": "{0[1][length_us]:,.1f}",
     "CPU at work µs": "{0[1][cpu_us]:,.1f}", "GPU at work µs": "{0[1][gpu_us]:,.1f}",
-    "GPU busy": "{0[1][utilisation]:.0%}",
-}  # fmt: skip
+    "GPU busy": "{0[1][utilisation]:.0%}"}  # fmt: skip
 SHARED, DEFAULTS = "shape spec batch context", {"shape": None, "context": 512}
 KNOWN = ", ".join(recorded.recording_names())
 MODES = f"{', '.join(options.MODES)} or {HF_EAGER}; again for more (default: the first three)"
@@ -97,8 +96,7 @@ def _recorded(args: Args, out: Path) -> Found:
         "what": recording.what, "source": recording.source, **vars(found), "gpu_us": found.gpu_us,
         "picture": picture, "file": out if timelines else None,
         "timelines": summary(timelines), "predicted": steps.get("predicted"),
-        **(options.told(options.server(args)) if args.shape else {}),
-    }  # fmt: skip
+        **(options.told(options.server(args)) if args.shape else {})}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:

@@ -55,12 +55,10 @@ def run(args: Args, console: Screen) -> Found:
                 "steps_per_replay")  # fmt: skip
         backend = engines.real(
             str(args.model), args.backend, args.mode, args.capture_sizes, console.print,
-            prefix_caching=caching, **{name: getattr(args, name) for name in same},
-        )  # fmt: skip
+            prefix_caching=caching, **{name: getattr(args, name) for name in same})  # fmt: skip
     core = asyncio.run(app.serve(
         backend, args.host, args.port, max_queue=args.max_queue, api_key=args.api_key,
-        drain_s=args.drain, tell=console.print,
-    ))  # fmt: skip
+        drain_s=args.drain, tell=console.print))  # fmt: skip
     counted, steps = core.metrics, core.metrics.steps
     itl = backend.steps.replica.report.itl if isinstance(backend.steps, RealTime) else None
     return {"model": backend.model, "api_key": args.api_key and "given", "ended": counted.ended,
