@@ -125,8 +125,7 @@ def run(args: Args, console: Screen) -> Found:
     found = read_measurement(out)
     every = [*found.figures["rows"], *found.figures["others"]]
     if all(one["status"] == NOT_RUN for one in every):
-        reason = f"{every[-1]['reason']} ({out} has the reason of each)"
-        raise CheckFailed(f"none of {len(every)} was timed: {reason}")
+        raise CheckFailed(f"none of {len(every)} was timed: {every[-1]['reason']} (more in {out})")
     return result_of(out, found)
 
 
@@ -166,7 +165,6 @@ def show(r: Args, console: Screen) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    """What stands behind the variant's name; of a row that was not measured, the reason."""
     if row.status != MEASURED:
         return [f"{row.status}: {row.reason}"[:60]]
     remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""

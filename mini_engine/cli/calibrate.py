@@ -23,7 +23,6 @@ from mini_engine.files import write_whole
 from mini_engine.step.cards import FIGURES, load_sheet, names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
-HOST_STEPS = 300  # of --host: a second or less
 SHARED = "device"
 OUT = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with --host"
 OPTIONS: options.Rows = {
@@ -53,7 +52,7 @@ def _host_alone(args: Args) -> Found:
     from mini_engine.bench.calibrate import op_on_cpu_us
     from mini_engine.bench.spec_fit import host_on_cpu_fits, sheet_json
 
-    out, op_us = args.out or Path("out/my-host.json"), op_on_cpu_us(HOST_STEPS)
+    out, op_us = args.out or Path("out/my-host.json"), op_on_cpu_us(300)
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     named = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)

@@ -31,10 +31,6 @@ COLUMNS: Columns = {
     "full\nITL ms": "{0.full.itl_us:ms}", "full\nfaster": "× {0.speedup:.2f}",
     "floor\nms": "{0.floor_us:ms}", "busy\neager": "{0.eager.utilisation:.0%}",
     "busy\nfull": "{0.full.utilisation:.0%}"}  # fmt: skip
-DRAFTS: Columns = {
-    "batch": "{0.batch:,}", "rung": lambda s: "eager" if s.rung is None else f"{s.rung:,}",
-    "plain\nms": "{0.plain_us:ms}", "drafts\nms": "{0.drafts_us:ms}",
-    "plain\ntokens/s": "{0.plain_tokens_s:two}"}  # fmt: skip
 SHARED = "shape spec stored context"
 OUT = "picture (default: out/crossover.png; with --json none)"
 OPTIONS: options.Rows = {
@@ -42,8 +38,7 @@ OPTIONS: options.Rows = {
     "--speculate K": (options.drafted, None, "drafts of each request, checked in every step"),
     "--accept A": (options.share, None, "with --speculate: of the drafts (default: 0.7)"),
     "--draft NAME": (str, None, "a shape, or `head`: one layer, as EAGLE's (default: n-grams)"),
-    "-o --out FILE": (options.picture, None, OUT),
-}  # fmt: skip
+    "-o --out FILE": (options.picture, None, OUT)}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
@@ -108,7 +103,9 @@ def _show_speculation(r: Args, console: Screen) -> None:
         f"{r.speculate} drafts by {r.draft or 'n-grams'}, {r.accept:.0%} of them right, make "
         f"{r.tokens_a_step:.2f} tokens a step.\n")  # fmt: skip
     columns: Columns = {
-        **DRAFTS, "drafts\ntokens/s": lambda s: two_digits(r.tokens_s[s.batch]),
+        "batch": COLUMNS["batch"], "rung": COLUMNS["rung"], "plain\nms": "{0.plain_us:ms}",
+        "drafts\nms": "{0.drafts_us:ms}", "plain\ntokens/s": "{0.plain_tokens_s:two}",
+        "drafts\ntokens/s": lambda s: two_digits(r.tokens_s[s.batch]),
         "faster": lambda s: f"× {r.speedups[s.batch]:.2f}",
         "pays\nfrom": lambda s: "never" if s.pays_from is None else f"{s.pays_from:.0%}",
     }  # fmt: skip

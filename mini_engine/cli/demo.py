@@ -51,23 +51,21 @@ def run(args: Args, console: Screen) -> Found:
     host = args.host or spec.host
     hf, own = (cards.load_spec(args.spec, host, name) for name in ("transformers", OURS))
     specs = {HF_EAGER: hf, **dict.fromkeys(options.MODES[:3], spec), OURS: own}
-    with console.status("writing") as status:
+    with console.status("writing and predicting"):
         first, *others = [generate(checkpoint, spec, texts, mode) for mode in options.MODES]
         for other in others:
             pairs = zip(texts, first.completions, other.completions, strict=True)
             if wrong := [text for text, one, two in pairs if one.tokens != two.tokens]:
                 modes = f"{first.mode} and {other.mode} disagree on the prompt {wrong[0]!r}"
                 raise CheckFailed(f"{modes}: a graph read or wrote the wrong memory")
-        status.update(f"predicting {shape.name}")
         steps = {name: predict(shape, on, "FULL" if name == OURS else name, batch=batch,
                                context=CONTEXT) for name, on in specs.items()}  # fmt: skip
-        status.update("drawing")
         args.out.mkdir(parents=True, exist_ok=True)
         lanes = {launched: steps[mode].timeline for mode, launched in LAUNCHED.items()}
         write_trace(args.out / "trace.json", {HF_EAGER: steps[HF_EAGER].timeline, **lanes})
         about = f"a decode step of {shape.name} on {spec.name}, batch {batch}, {CONTEXT} tokens of"
-        about = f"{about} context, {spec.engine} on the host {spec.host}."
-        plots.timeline(lanes, args.out / "timeline.png", caption=f"{plots.PREDICTED}: {about}")
+        about = f"{plots.PREDICTED}: {about} context, {spec.engine} on the host {spec.host}."
+        plots.timeline(lanes, args.out / "timeline.png", caption=about)
     rows, nine = [], replace(spec, ops="fused9")  # what the sim captures
     for mode, step in steps.items():
         on, like = specs[mode], {HF_EAGER: "NONE", OURS: "FULL"}.get(mode, mode)
@@ -100,8 +98,7 @@ def show(r: Args, console: Screen) -> None:
     say(f"\n   {same} {sum(map(len, r.tokens))} tokens.\n\n2. {r.shape} on one {r.spec}, "
         f"predicted: a decode step of batch {r.batch}, {CONTEXT} tokens")  # fmt: skip
     say(table(COLUMNS, r.predictions, box=SIMPLE, padding=0))  # fits 80 columns
-    rows = {row["mode"]: row for row in r.predictions}
-    eager, full = rows["NONE"], rows["FULL"]
+    _, eager, _, full, _ = r.predictions
     for row in (eager, full):
         busy = row["gpu_utilisation"]
         say(lanes(row["launched"], row["itl_us"], row["cpu_us"], busy, eager["itl_us"]))

@@ -1,10 +1,9 @@
-"""How a program ends: one handler around everything it does, imports included.
+"""How a program ends: whatever it raises, imports included, becomes one line on standard error.
 
-Whatever is raised becomes one line on standard error, and an exit code: 0 also when the reader of a
-pipe has seen enough; 1 where a check failed or the program itself is at fault; 2 for bad input, or
-not enough memory or room on the disk; 130 for Ctrl-C. With `as_json` the line is {"error":
-{"exit_code": 2, "command": "capacity", "message": "..."}}. LAUNCH_BOUND_TRACEBACK=1 in the
-environment prints the traceback before it. Needs the standard library alone.
+The exit code is 0 also when the reader of a pipe has seen enough; 1 where a check failed or the
+program itself is at fault; 2 for bad input, or not enough memory or room on the disk; 130 for
+Ctrl-C. With `as_json` the line is {"error": {"exit_code": 2, "command": "capacity", "message":
+"..."}}. LAUNCH_BOUND_TRACEBACK=1 in the environment prints the traceback before it.
 """
 
 import errno

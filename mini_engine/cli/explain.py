@@ -15,7 +15,6 @@ from mini_engine.cli.terminal import Args, Found, Screen, table, two_digits
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.step.run import WAYS
 
-LITTLE = 0.03  # a saving below this share of the step is not worth a capture
 SAVES = "one graph of the step would save {share:.0%} of it ({low:.0%} to {high:.0%})."
 VERDICTS = {
     "launch-bound": f"Launch-bound: {SAVES}",
@@ -36,7 +35,7 @@ def run(args: Args, console: Screen) -> Found:
     saved = dict(zip(("share", "low", "high"), found.saved(), strict=True))
     sizes = default_capture_sizes(*server.spec.batch_defaults)
     listed = " ".join(map(str, [*(n for n in sizes if n < args.batch), args.batch]))
-    useless = saved["high"] < LITTLE
+    useless = saved["high"] < 0.03  # not worth a capture
     return {
         **options.told(server), **vars(found), "looks_like": not args.mode, "saved": saved,
         "verdict": "launch-bound" if found.launch_bound else "GPU-bound" if useless else "open",
@@ -60,8 +59,8 @@ def show(r: Args, console: Screen) -> None:
         say(f"{name:9} is predicted to take {options.ms(way)}")
     if r.measured and r.looks_like:
         fit = [n for n, way in r.ways.items() if (way.low_us or 1e99) <= r.itl_us <= way.high_us]
-        near = f"{itl_ms} ms fits {' and '.join(fit)} alike" if len(fit) > 1 else ""
-        near = near or f"The prediction of {r.mode} lies nearest to yours"
+        near = f"The prediction of {r.mode} lies nearest to yours"
+        near = f"{itl_ms} ms fits {' and '.join(fit)} alike" if len(fit) > 1 else near
         say(f"{near}: say with --mode how you launch. Below, it is taken for {r.mode}.")
     if r.host_factor:
         say(f"Your host takes {r.host_factor:.1f} times as long as {r.host}.")

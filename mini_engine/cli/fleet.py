@@ -22,8 +22,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from rich.progress import Progress
-
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, form, table
 from mini_engine.fleet import fleet, sweep
@@ -33,7 +31,6 @@ from mini_engine.step.cards import load_spec
 
 
 def named_numbers(word: str) -> dict[str, float]:
-    """`ttft=500,itl=30` as a dictionary."""
     read = options.between(0, 1e12)
     return {name: read(value) for name, _, value in (p.partition("=") for p in word.split(","))}
 
@@ -61,9 +58,7 @@ OPTIONS: options.Rows = {
     "-o --output FILE": (options.picture, None, "a picture of a search: cost and p99 of TTFT"),
 }  # fmt: skip
 LINES = {  # of one fleet
-    "requests served": "{0.requests:,}",
-    "refused": "{0.refused:,}",
-    "of each replica": "{by}",
+    "requests served": "{0.requests:,}", "refused": "{0.refused:,}", "of each replica": "{by}",
     "TTFT p50 / p99": "{0.ttft_p50_us:ms} ms / {0.ttft_p99_us:ms} ms",
     "ITL p50 / p99": "{0.itl_p50_us:ms} ms / {0.itl_p99_us:ms} ms",
     "throughput": "{0.tokens_per_s:,.0f} tokens/s",
@@ -71,8 +66,8 @@ LINES = {  # of one fleet
     "goodput": "{0.goodput_per_s:.2f} requests/s",
     "cost": "{0.cost_per_hour:.2f} an hour, {0.most_replicas} replicas at most",
     "cold starts": "{0.cold_starts}, of {0.cold_start_us:s} s",
-    "prefix cache: hit rate": "{hits}",
-}
+    "prefix cache: hit rate": "{0.prefix_hit_rate:.1%}",
+}  # fmt: skip
 FLEETS: Columns = {  # of a search
     "<cards": "{0[cards]}", "<router": "{0[router]}", "<mode": "{0[mode]}",
     "cost/h": "{0[cost_per_hour]:.2f}", "TTFT p99 ms": "{0[ttft_p99_us]:ms}",
@@ -104,10 +99,9 @@ def run(args: Args, console: Screen) -> Found:
         return {"design": design, **sweep.cell_of(design), **vars(report)}
     designs = sweep.designs_up_to(design, kinds, args.replicas, args.router, args.mode)
     job = sweep.Sweep(str(args.trace), designs, args.columns, shared)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task, jobs = progress.add_task("serving", total=len(designs)), args.jobs or os.cpu_count()
-        texts = sweep.sweep_to(args.table, job, on=args.on, jobs=jobs or 1,
-                         tell=lambda _: progress.advance(task))  # fmt: skip
+    with console.status("serving") as status:
+        jobs = args.jobs or os.cpu_count() or 1
+        texts = sweep.sweep_to(args.table, job, on=args.on, jobs=jobs, tell=status.update)
     rows: list[Found] = [
         {name: cell if name in (*KEYS, "sweep", "error") else float(cell) if cell else None
          for name, cell in row.items()} for row in texts]  # fmt: skip
@@ -130,9 +124,8 @@ def show(r: Args, console: Screen) -> None:
         how = f"{r.design.mode}, router {r.design.router}, predicted"
         say(f"{r.trace}: {r.shape} on {r.cards}, {how}")
         by = ", ".join(map(str, r.served_by[:16])) + ", …" * (len(r.served_by) > 16)
-        hits = "–" if r.prefix_hit_rate is None else f"{r.prefix_hit_rate:.1%}"
         for name, value in LINES.items():
-            say(f"   {name:<24} {form(value, r, by=by, hits=hits)}")
+            say(f"   {name:<24} {form(value, r, by=by)}")
         return
     done = [row for row in r.rows if row["ttft_p99_us"]]
     done.sort(key=lambda row: (-row["content_share"], row["cost_per_hour"]))

@@ -42,8 +42,7 @@ OPTIONS: options.Rows = {
     "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
     "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
     "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
-    "--seed N": (options.whole, None, "of the first prompt (default: 0)"),
-}  # fmt: skip
+    "--seed N": (options.whole, None, "of the first prompt (default: 0)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
@@ -59,8 +58,8 @@ def run(args: Args, console: Screen) -> Found:
     if args.backend == "cuda":
         from mini_engine.cuda import generate as cuda
 
-        kernels: Any = int(given.get("kernels", 5))
         tokenizer = cuda.open_tokenizer(args.model)
+        kernels: Any = int(args.kernels or 5)
         write = partial(cuda.generate, args.model, kernels=kernels,
                         steps_per_replay=args.steps_per_replay or 1)  # fmt: skip
     else:

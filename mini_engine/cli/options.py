@@ -2,11 +2,9 @@
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from mini_engine.cli.terminal import two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -104,8 +102,7 @@ SHARED: Mapping[str, Rows] = {
         "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
         f"--columns {NAMED}": (columns, None, "the trace's (default: of a trace that is known)"),
         "--shared-prefix TOKENS": (counted, 0, "with which a share of the prompts begins"),
-        "--share 0..1": (share, None, "of the prompts (default: 1)"),
-    },
+        "--share 0..1": (share, None, "of the prompts (default: 1)")},
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
         str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
@@ -113,20 +110,17 @@ SHARED: Mapping[str, Rows] = {
     "spec": {
         "--spec --gpu NAME": (str, CARD, f"card: {_KNOWN['card']} (default: {CARD})"),
         "--engine NAME": (str, None, f"{_KNOWN['engine']} (default: vllm)"),
-        "--host NAME": (str, None, f"{_KNOWN['host']} (default: the engine's usual one)"),
-    },
+        "--host NAME": (str, None, f"{_KNOWN['host']} (default: the engine's usual one)")},
     "batch": {"--batch N": (positive, 1, "requests")},
     "context": {"--context N": (positive, 1024, "tokens of each request, this step's included")},
     "limits": {
         "--max-num-seqs N": (step_tokens, None, "requests side by side (default: vLLM's)"),
-        "--max-num-batched-tokens N": (step_tokens, None, "of a step (default: vLLM's)"),
-    },
+        "--max-num-batched-tokens N": (step_tokens, None, "of a step (default: vLLM's)")},
     "sizes": {"--capture-sizes --ladder 1,2,4": (
         whole_numbers, None, "in any order; those above a step's tokens go (default: vLLM's)")},
     "stored": {
         "--quant": (FORMATS, None, "of the weights (default: as the model is)"),
-        "--kv-dtype": (tuple(KV_DTYPE_BYTES), None, "of the cache (default: as the model is)"),
-    },
+        "--kv-dtype": (tuple(KV_DTYPE_BYTES), None, "of the cache (default: as the model is)")},
     "mode": {"--mode": (tuple(m.name for m in CUDAGraphMode), MODES[-1], "how steps are launched")},
     "device": {"--device": (("auto", "cuda", "cpu"), "auto", "cpu: the emulator, no evidence")},
 }  # fmt: skip
@@ -177,20 +171,12 @@ def on(r: Any) -> str:
     return f"{tp if tp > 1 else 'one'} {r.spec}, host {r.host}, engine {r.engine}"
 
 
-def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:
-    """One line for the capture sizes that were asked for and that no step reaches."""
-    if (dropped := sorted({*(args.capture_sizes or ())} - {*kept})) and args.mode != "NONE":
-        sizes, most = ", ".join(map(str, dropped)), args.max_num_batched_tokens
-        console.print(f"capture sizes {sizes} are dropped: a step has at most {most:,} tokens")
-
-
 def ms(one: Way) -> str:
     known = one.low_us and ends(one.low_us, one.high_us, 1e-3)
     return f"{two_digits(one.itl_us / 1e3)} ms ({known or 'no interval: too few measured it'})"
 
 
 def capture(costs: GraphCosts) -> str:
-    """What graphs take at start-up; in brackets, as far as published ones were off."""
     seconds, mib = costs.capture_us / 1e6, costs.memory_bytes / 2**20
     took, held = ends(*TIME_WITHIN, seconds), ends(*MEMORY_WITHIN, mib)
     return f"{two_digits(seconds)} s ({took}) and {two_digits(mib)} MiB ({held})"

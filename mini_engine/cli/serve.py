@@ -60,7 +60,6 @@ def run(args: Args, console: Screen) -> Found:
     sized = server.sized(args.mode, args.capture_sizes, kv_blocks=args.kv_blocks,
                          prefix_caching=shared[0] > 0, preemption=args.preemption)  # fmt: skip
     limits, dispatcher = sized.limits, sized.dispatcher
-    options.name_dropped(args, dispatcher.sizes, console)
     with console.status("serving"):
         trace = read_trace(args.trace, args.columns)
         report = replay(with_shared_prefix(trace, *shared), server.costs, limits, dispatcher)
@@ -73,9 +72,9 @@ def run(args: Args, console: Screen) -> Found:
     if report.itl_p50_us is not None:
         # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded
         mode = max(report.steps_by_mode, key=report.steps_by_mode.__getitem__)
-        decodes = {ran.rows: n for ran, (n, _) in report.ran.items() if ran.uniform} or {1: 1}
-        batch = round(sum(rows * n for rows, n in decodes.items()) / sum(decodes.values()))
-        interval = Way.of(server.spec, report.itl_p50_us, mode, batch)
+        decodes = [(ran.rows * n, n) for ran, (n, _) in report.ran.items() if ran.uniform]
+        rows, steps = map(sum, zip(*decodes or [(1, 1)], strict=True))
+        interval = Way.of(server.spec, report.itl_p50_us, mode, round(rows / steps))
     wall_s = time.perf_counter() - began
     return {
         **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,

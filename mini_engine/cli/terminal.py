@@ -37,7 +37,6 @@ Args = argparse.Namespace  # of a command: what was asked
 Found = dict[str, Any]  # what `run` found
 Columns = Mapping[str, str | Callable[[Any], object]]
 THEME = Theme({"cpu": "yellow", "gpu": "blue"})  # as in the figures
-LANE = 50  # columns of the longest step
 
 
 class Screen(Console):
@@ -57,8 +56,7 @@ class Screen(Console):
 
 
 class Format(string.Formatter):
-    """`str.format`, with "ms" and "s" after the colon for a time in µs, in two digits, and "two"
-    for any number. None is "–"."""
+    """`str.format`; "ms" and "s" for a time in µs in two digits, "two" for any; None is "–"."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if value is None:
@@ -77,9 +75,9 @@ def two_digits(value: float) -> str:
 
 
 def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Table:
-    """A table of rows of words; or of any objects, where each head has a `Format` (`{"GB/s":
-    "{0.rate:,.1f}"}`) or a function. A head that begins with "<" stands left, the others right and
-    unbroken. `how`: `bold`, the rows that stand out, from 0; and what `rich.table.Table` takes."""
+    """A table of rows of words; or of any objects, where each head has a `Format` or a function. A
+    head that begins with "<" stands left, the others right and unbroken. `how`: `bold`, the rows
+    that stand out, from 0; and what `rich.table.Table` takes."""
     marked = set(how.pop("bold", ()))
     found = Table(title_justify="left", **{"box": SIMPLE_HEAD, **how})
     for head in heads:
@@ -93,8 +91,8 @@ def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Ta
 
 
 def lanes(name: str, itl_us: float, cpu_us: float, busy: float, longest_us: float) -> Text:
-    """A step on two lanes: the CPU at work, and the GPU, `busy` for that share of it."""
-    wide = max(1, round(LANE * itl_us / longest_us))
+    """A step on two lanes of characters: the CPU at work, and the GPU, `busy` for that share."""
+    wide = max(1, round(50 * itl_us / longest_us))
     gpu = "".join("·█"[int((i + 1) * busy) > int(i * busy)] for i in range(wide))
     cpu = "█" * max(1, round(wide * min(cpu_us / itl_us, 1)))
     return Text.assemble(

@@ -31,10 +31,9 @@ COLUMNS: Columns = {
     "GPU busy": "{0[1][utilisation]:.0%}"}  # fmt: skip
 SHARED, DEFAULTS = "shape spec batch context", {"shape": None, "context": 512}
 KNOWN = ", ".join(recorded.recording_names())
-MODES = f"{', '.join(options.MODES)} or {HF_EAGER}; again for more (default: the first three)"
 OPTIONS: options.Rows = {
     "--recorded NAME": (str, None, f"take it apart: {KNOWN}, or a profiler's file"),
-    "--mode NAME": (list, None, MODES),
+    "--mode NAME": (list, None, f"as of `demo`, or {HF_EAGER}; again for more (default: three)"),
     "-o --out FILE": (options.json_out, None, "(default: out/trace.json, or out/recorded.json)"),
 }
 
@@ -50,7 +49,6 @@ def run(args: Args, console: Screen) -> Found:
 
 
 def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
-    """A step of a full-size model, on the simulated device."""
     server = options.server(args)
     spec = server.spec
     check_batch(server.costs, args.batch, args.context)
@@ -60,7 +58,6 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
 
 
 def _recorded(args: Args, out: Path) -> Found:
-    """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
     from mini_engine.plots.bars import RUNS, WAITS, step_bars
 

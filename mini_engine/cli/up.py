@@ -20,14 +20,12 @@ from mini_engine.cli.terminal import Args, Found, Screen, form
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.serving.replay import RealTime
 
-SPEC = {flags: row for flags, row in options.SHARED["spec"].items() if "--host" not in flags}
 SHARED = "mode limits sizes stored"
 OPTIONS: options.Rows = {
     "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
     "--backend": (("sim", "cuda"), "sim", "what runs it"),
     "--predict NAME": (str, None, "a shape (as `serve --shape`), instead of a checkpoint"),
-    **SPEC,
-    "--cpu NAME": options.SHARED["spec"]["--host NAME"],
+    **{flags.replace("--host", "--cpu"): row for flags, row in options.SHARED["spec"].items()},
     "--tokenizer NAME": (str, SHIPPED, "with --predict: folder or hub id (default: our own)"),
     "--max-model-len N": (options.positive, None, "tokens of a request (default: 16,384 at most)"),
     "--steps-per-replay K": (options.positive, 1, "cuda: decode steps in one graph"),

@@ -26,7 +26,6 @@ from mini_engine.step.cards import intervals
 from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
 
-WORST = 5
 FEW = "Weights in few bits, and llama.cpp in 16: in no fit"
 SPREAD = "Experts, and several GPUs: in no fit"
 FARTHEST: Columns = {
@@ -60,8 +59,7 @@ OPTIONS: options.Rows = {
     "--all": (bool, None, "every point and pair (own points are always printed)"),
     "--speculation": (bool, None, "only steps that check drafts: how many times as fast they are"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
-    "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
-}
+    "-o --out DIR": (options.out_folder, "out", "for the two pictures")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
@@ -122,6 +120,6 @@ def show(r: Args, console: Screen) -> None:
         say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
     say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
     if not each:
-        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
-        say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
+        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:5]
+        say(table(FARTHEST, worst, title="The 5 farthest off: ITL in ms"))
     say(f"Pictures: {', '.join(map(str, r.pictures))}")

@@ -135,7 +135,7 @@ def key_of(row: Row) -> tuple[str, ...]:
 
 def sweep_to(
     path: Path, sweep: Sweep, *, on: str = "processes", jobs: int = 1,
-    tell: Callable[[Row], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
+    tell: Callable[[str], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
 ) -> list[Row]:  # fmt: skip
     """Fill the table, and return its rows in order. `on`: "processes", "ray", or the address of a
     Ray cluster. Raises ValueError where the file holds another table."""
@@ -153,7 +153,7 @@ def sweep_to(
             rows[key_of(row)] = row = {**dict.fromkeys(HEAD, ""), **row, "sweep": name}
             file.write(text_of([row]))
             file.flush()
-            tell(row)
+            tell(f"{len(rows)} of {len(order)} served")
     write_whole(path, text_of((rows[key] for key in order), HEAD))
     return [rows[key] for key in order]
 
