@@ -6,8 +6,6 @@ pool. A replica that the **autoscaler** starts is paid for at once and serves af
 booting, reading the weights, capturing its graphs. One that it stops serves those that it has.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -46,38 +44,35 @@ def round_robin() -> Router:
     return lambda replicas, _: replicas[next(turns) % len(replicas)]
 
 
-def least_tokens() -> Router:
-    return lambda replicas, arrival: min(replicas, key=lambda one: outstanding(one, arrival))
+def least(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
+    return min(replicas, key=lambda one: outstanding(one, arrival))
 
 
 def power_of_two() -> Router:
     """The better of two drawn at random: nearly as good as the best (Mitzenmacher, TPDS 2001)."""
-    rng, best = random.Random(0), least_tokens()
-    return lambda replicas, arrival: best(rng.sample(replicas, min(2, len(replicas))), arrival)
+    rng = random.Random(0)
+    return lambda replicas, arrival: least(rng.sample(replicas, min(2, len(replicas))), arrival)
 
 
-def prefix_aware() -> Router:
+def prefix_aware(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
     """Where least is to do beside the tokens that the replica's cache holds."""
-
-    def choose(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
-        work = [outstanding(one, arrival) for one in replicas]
-        caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
-        key, ids = b"", prompt_ids(arrival.number, arrival.request)
-        size = replicas[0].limits.block_size
-        for end in range(size, len(ids), size):
-            key = block_key(key, ids[end - size : end])
-            caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
-            if not caches:
-                break
-            for i in caches:
-                work[i] -= size
-        return replicas[work.index(min(work))]
-
-    return choose
+    work = [outstanding(one, arrival) for one in replicas]
+    caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
+    key, ids = b"", prompt_ids(arrival.number, arrival.request)
+    size = replicas[0].limits.block_size
+    for end in range(size, len(ids), size):
+        key = block_key(key, ids[end - size : end])
+        caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
+        if not caches:
+            break
+        for i in caches:
+            work[i] -= size
+    return replicas[work.index(min(work))]
 
 
 ROUTERS: dict[str, Callable[[], Router]] = {
-    "round-robin": round_robin, "least": least_tokens, "two": power_of_two, "prefix": prefix_aware,
+    "round-robin": round_robin, "least": lambda: least, "two": power_of_two,
+    "prefix": lambda: prefix_aware,
 }  # fmt: skip
 
 

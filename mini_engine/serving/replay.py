@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
-from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import SwappingScheduler, scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
@@ -72,37 +71,6 @@ def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
     return array("q", [*range(first, first + shared), *alone])
 
 
-class BlockCounts(BlockPool):
-    """A BlockPool that counts the blocks of each request and does not number them: where requests
-    share no blocks and none is copied, nobody asks which block holds what. Tables are empty."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size, self._left = num_blocks, block_size, num_blocks - 1
-        self._held: dict[str, int] = {}
-
-    @property
-    def num_free(self) -> int:
-        return self._left
-
-    def has_room(self, request_id: str, num_tokens: int) -> bool:
-        return self.blocks_for(num_tokens) - self._held.get(request_id, 0) <= self._left
-
-    def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        needed, held = -(-num_tokens // self.block_size), self._held.get(request_id, 0)
-        if needed > held:
-            if needed - held > self._left:
-                raise OutOfBlocks
-            self._left -= needed - held
-            self._held[request_id] = needed
-        return ()
-
-    def free(self, request_id: str) -> None:
-        self._left += self._held.pop(request_id)
-
-    def forget(self, request_id: str) -> None:
-        self._left += self._held.pop(request_id, 0)
-
-
 class Replica:
     """A server: the scheduler, the clock, and the report that is written on the way.
 
@@ -122,8 +90,6 @@ class Replica:
         self.copies = copies or SwapCost(costs, dispatcher, budget, size)
         make = SwappingScheduler if receives else scheduler_for
         self.scheduler = make(limits, self.copies.saves_us)
-        if limits.preemption == "recompute" and not self.sharing:
-            self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
         self.report = ServeReport(
             dispatcher.mode.name, dispatcher.sizes, limits.num_blocks - 1,
             first_hits=self.scheduler.first_hits if self.sharing else None,
