@@ -135,7 +135,7 @@ class StaticEngine:
                 on_token(first + row, token)
 
         return [
-            Completion(s.request, tuple(s.output), str(s.finish_reason), 0.0, tuple(at), 0)
+            Completion(s.request, tuple(s.output), str(s.finish_reason), tuple(at), 0)
             for s, at in zip(self._serve(requests, told), times, strict=True)
         ]
 

@@ -12,8 +12,6 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 
 @dataclass(frozen=True)
 class RungReport:
-    """What capturing one rung took."""
-
     rung: int  # tokens
     graphs: int  # 1 for FULL, one for each captured piece for PIECEWISE
     time_us: float  # to warm up, record and instantiate
@@ -23,8 +21,6 @@ class RungReport:
 
 @dataclass
 class CaptureReport:
-    """What capturing a ladder took, in the order of capture."""
-
     rungs: list[RungReport] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)  # rungs that found no memory
     spared: list[int] = field(default_factory=list)  # these too, but another graph serves them
@@ -43,7 +39,6 @@ class CaptureReport:
         return sum(r.pool_growth_bytes + r.driver_bytes for r in self.rungs)
 
     def add(self, other: CaptureReport) -> None:
-        """Append the report of a ladder that was captured after this one."""
         self.rungs += other.rungs
         self.dropped += other.dropped
         self.spared += other.spared

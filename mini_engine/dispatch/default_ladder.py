@@ -2,8 +2,7 @@
 
 batch_defaults("h200", 141 << 30)    # 1024 requests, 8192 tokens
 default_capture_sizes(256, 8192)     # 1, 2, 4, 8, 16, 24 … 256, 272 … 512: 51 sizes
-default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung
-"""
+default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung"""
 
 from __future__ import annotations
 
@@ -11,8 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
-
-PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
 
 
 class BatchDefaults(NamedTuple):
@@ -32,48 +29,41 @@ def batch_defaults(card: str, vram_bytes: float) -> BatchDefaults:
 
 
 def default_capture_sizes(
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    *,
-    max_capture_size: int | None = None,
-    capture_sizes: Sequence[int] | None = None,
-    num_speculative_tokens: int = 0,
+    max_num_seqs: int, max_num_batched_tokens: int, *, max_capture_size: int | None = None,
+    capture_sizes: Sequence[int] | None = None, num_speculative_tokens: int = 0,
     mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
-    performance_mode: str = "balanced",
-    data_center_blackwell: bool = False,
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
     `capture_sizes` replaces the whole rule; those above `max_num_batched_tokens` are dropped.
     `max_capture_size` replaces only the ceiling. Mode NONE gives []. Source:
-    `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM raises
-    ValueError or AssertionError, and for a setting that has no meaning."""
-    if performance_mode not in PERFORMANCE_MODES:
-        raise ValueError(f"performance mode {performance_mode!r}: give one of {PERFORMANCE_MODES}")
+    `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`, for "balanced" performance on other
+    cards than those of Blackwell's data centers. Raises ValueError where vLLM raises ValueError or
+    AssertionError, and for a setting that has no meaning."""
     if parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:
         return []
-
-    if num_speculative_tokens < 0:
-        raise ValueError(f"num_speculative_tokens {num_speculative_tokens}: give 0 or more")
     query_len = 1 + num_speculative_tokens
-    hardware_ceiling = 1024 if data_center_blackwell else 512
     ceiling = max_capture_size
     if ceiling is None:
-        ceiling = min(2 * max_num_seqs * query_len, hardware_ceiling)
+        ceiling = min(2 * max_num_seqs * query_len, 512)
     top = min(ceiling, max_num_batched_tokens)
     if top < 1:
         raise ValueError(f"largest capture size {top}: give 1 or more, or mode NONE")
 
     if capture_sizes is not None:
-        return _given_sizes(capture_sizes, max_num_batched_tokens, max_capture_size)
+        if not capture_sizes or min(capture_sizes) < 1:
+            raise ValueError(
+                f"capture sizes {[*capture_sizes]}: give sizes from 1 up, or mode NONE"
+            )
+        kept = sorted({size for size in capture_sizes if size <= max_num_batched_tokens})
+        if max_capture_size not in (None, *kept[-1:]):
+            raise ValueError(f"max_capture_size {max_capture_size}, but the largest is {kept[-1:]}")
+        return kept
 
     sizes = set(_grid(top))
-    if performance_mode == "interactivity":
-        sizes.update(range(1, min(top, 32) + 1))
     if max_num_batched_tokens <= top:
         sizes.add(max_num_batched_tokens)
     if max_capture_size is None:
-        decode_sizes = _decode_sizes(max_num_seqs, query_len)
-        sizes.update(size for size in decode_sizes if size <= top)
+        sizes.update(size for size in _decode_sizes(max_num_seqs, query_len) if size <= top)
     return sorted(sizes)
 
 
@@ -84,9 +74,8 @@ def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
     for each of `max_num_seqs` requests. With speculation there is a size for every number of
     requests on the grid, and for `max_num_seqs`.
 
-    vLLM skips these sizes if the user sets a ceiling. So `max_capture_size=42` with 6 requests of
-    7 tokens stops at 40, and the fullest batch runs eagerly (vLLM issue 54933).
-    """
+    vLLM skips these sizes if the user sets a ceiling. So `max_capture_size=42` with 6 requests of 7
+    tokens stops at 40, and the fullest batch runs eagerly (vLLM issue 54933)."""
     if query_len == 1:
         return [max_num_seqs]
     return [reqs * query_len for reqs in [*_grid(max_num_seqs), max_num_seqs]]
@@ -96,18 +85,3 @@ def _grid(top: int) -> list[int]:
     """1, 2, 4, then every 8 below 256, then every 16, up to `top`, which may be one of them."""
     grid = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
     return [size for size in grid if size <= top]
-
-
-def _given_sizes(sizes: Sequence[int], max_tokens: int, max_capture_size: int | None) -> list[int]:
-    """The user's sizes: once each, rising, none above `max_tokens`."""
-    if not sizes:
-        raise ValueError("capture_sizes is empty: give at least one size, or mode NONE")
-    if min(sizes) < 1:
-        raise ValueError(f"capture size {min(sizes)} is not positive: give sizes from 1 up")
-    kept = sorted({size for size in sizes if size <= max_tokens})
-    largest = kept[-1] if kept else 0
-    if max_capture_size not in (None, largest):
-        raise ValueError(
-            f"max_capture_size {max_capture_size} but the largest of capture_sizes is {largest}"
-        )
-    return kept

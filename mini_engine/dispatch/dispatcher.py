@@ -1,14 +1,12 @@
 """Which captured graph runs this batch?
 
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], max_num_seqs=8)
-    dispatcher.descriptors()                      # what to capture, in this order
     dispatcher.dispatch(num_reqs=3, num_tokens=3, uniform_token_count=1)
     # BatchDescriptor(mode=FULL, num_tokens=4, num_reqs=4, uniform_token_count=1)
 
 The rules are those of vLLM 0.33's default dispatcher, `CudaGraphManager` in
 `vllm/v1/worker/gpu/cudagraph_utils.py`, without LoRA, microbatches and variable-length decode
-graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`.
-"""
+graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`."""
 
 from __future__ import annotations
 
@@ -32,11 +30,9 @@ class BatchDescriptor:
     uniform_token_count: int | None = None
 
     def fits(self, num_reqs: int, num_tokens: int, uniform_token_count: int | None) -> bool:
-        """Can a batch of this shape, padded, run as this descriptor?
-
-        The descriptor must hold its tokens and, unless `num_reqs` is None, its requests. A
-        `uniform_token_count` other than None must be that of the batch.
-        """
+        """Can a batch of this shape, padded, run as this descriptor? The descriptor must hold its
+        tokens and, unless `num_reqs` is None, its requests. A `uniform_token_count` other than None
+        must be that of the batch."""
         return (
             self.num_tokens >= num_tokens
             and (self.num_reqs is None or self.num_reqs >= num_reqs)
@@ -52,12 +48,9 @@ class GraphDispatcher:
     positive or appears twice, and for limits below 1."""
 
     def __init__(
-        self,
-        mode: CUDAGraphMode | str,
-        sizes: Iterable[int],
-        max_num_seqs: int,
+        self, mode: CUDAGraphMode | str, sizes: Iterable[int], max_num_seqs: int,
         decode_query_len: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mode = parse(CUDAGraphMode, mode)
         self.sizes = tuple(sorted(sizes))
         self.max_num_seqs = max_num_seqs
@@ -87,8 +80,7 @@ class GraphDispatcher:
           requests, or of more tokens than the largest size, are left out.
 
         The last rule has a cliff: with sizes 4 and 8 and max_num_seqs 6, there is no rung of 8, and
-        decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
-        """
+        decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355)."""
         full, pieces, width = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, self.decode_query_len
         ladders: dict[CUDAGraphMode, list[BatchDescriptor]] = {full: [], pieces: []}
         if self.mode.mixed_mode() is pieces:
@@ -121,13 +113,11 @@ class GraphDispatcher:
         self, num_reqs: int, num_tokens: int, uniform_token_count: int | None = None
     ) -> BatchDescriptor:
         """How to run a batch of `num_reqs` requests with `num_tokens` new tokens in all.
-
         `uniform_token_count`: see the function of that name. Of each run-time mode, FULL first,
         only the smallest rung that holds the tokens is considered. If the batch does not fit it,
         the next mode is tried, never a larger rung. If no rung fits, if graphs are not captured
         yet, or if there are no tokens, the batch runs as NONE with its own tokens and requests,
-        unpadded, and with no uniform count.
-        """
+        unpadded, and with no uniform count."""
         if self.graphs_captured and num_tokens > 0:
             for ladder in self._ladders.values():
                 at = bisect_left(ladder, num_tokens, key=lambda rung: rung.num_tokens)
@@ -137,11 +127,9 @@ class GraphDispatcher:
 
 
 def uniform_token_count(query_lens: Sequence[int], *, has_prefill: bool = False) -> int | None:
-    """New tokens of each request if all have equally many and none is in prefill, else None.
-
-    None for no requests. `has_prefill` is needed because lengths alone do not tell: a request with
-    4 new tokens is either a prompt chunk or a decode that verifies 3 drafts.
-    """
+    """New tokens of each request if all have equally many and none is in prefill, else None. None
+    for no requests. `has_prefill` is needed because lengths alone do not tell: a request with 4 new
+    tokens is either a prompt chunk or a decode that verifies 3 drafts."""
     if has_prefill or not query_lens or min(query_lens) != max(query_lens):
         return None
     return query_lens[0]

@@ -5,8 +5,7 @@ tokens, and pads each batch to the next *rung*, the smallest size that holds it.
 for each token; padding adds rows.
 
     ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
-    ladder.rung(33)                                            # 40
-    ladder.waste({33: 100}).padded_rows                        # 700
+    ladder.rung(33), ladder.waste({33: 100}).padded_rows       # 40, 700
     optimal_ladder({33: 100, 1: 7}, rungs=2)                   # rungs 1 and 33
 """
 
@@ -32,13 +31,9 @@ class CaptureLadder(tuple[int, ...]):
         ladder = super().__new__(cls, sizes)
         if not ladder:
             raise ValueError("a ladder needs at least one rung: give the sizes to capture")
-        for below, size in zip((0, *ladder), ladder, strict=False):
-            if size < 1:
-                raise ValueError(f"rung {size} is not positive: capture sizes start at 1")
-            if size == below:
-                raise ValueError(f"rung {size} appears twice: give each capture size once")
-            if size < below:
-                raise ValueError(f"rung {size} comes after {below}: give capture sizes rising")
+        for below, size in pairwise((0, *ladder)):
+            if size <= below:
+                raise ValueError(f"rung {size} after {below}: give sizes from 1 up, rising")
         return ladder
 
     @property
@@ -47,14 +42,11 @@ class CaptureLadder(tuple[int, ...]):
 
     @property
     def top(self) -> int:
-        """The largest batch that runs in a graph."""
         return self[-1]
 
     def rung(self, n: int) -> int | None:
-        """The size that a batch of `n` rows is padded to. None above the top: it runs eagerly.
-
-        0 for 0 rows: a step without work runs nothing. Raises ValueError for a negative `n`.
-        """
+        """The size that a batch of `n` rows is padded to. None above the top: it runs eagerly. 0
+        for 0 rows: a step without work runs nothing. Raises ValueError for a negative `n`."""
         if n < 0:
             raise ValueError(f"batch of {n} rows: a batch has 0 rows or more")
         if n == 0:
@@ -63,11 +55,9 @@ class CaptureLadder(tuple[int, ...]):
         return self[at] if at < len(self) else None
 
     def waste(self, histogram: Mapping[int, int]) -> Waste:
-        """What padding costs for `histogram`: rows in a batch -> number of such steps.
-
-        A batch above the top runs eagerly and unpadded: its rows count as real and as eager.
-        Steps of 0 rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`).
-        """
+        """What padding costs for `histogram`: rows in a batch -> number of such steps. A batch
+        above the top runs eagerly and unpadded: its rows count as real and as eager. Steps of 0
+        rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`)."""
         real = padded = eager_rows = eager_steps = 0
         for rows, steps in _checked_histogram(histogram).items():
             rung = self.rung(rows)
@@ -91,8 +81,8 @@ class CaptureLadder(tuple[int, ...]):
             )
         if rung == n:
             return f"A batch of {n} runs at {n}, unpadded: a graph was captured for this very size."
-        below = [size for size in self if size < n]
-        gap = f"the next rung down is {below[-1]}" if below else "there is no smaller rung"
+        below = max((size for size in self if size < n), default=0)
+        gap = f"the next rung down is {below}" if below else "there is no smaller rung"
         return (
             f"A batch of {n} runs at {rung}: a graph replays only the size it was captured with, "
             f"{gap}, so {rung - n} of the {rung} rows ({(rung - n) / rung:.0%}) are padding."
@@ -110,10 +100,8 @@ class Waste:
 
     @property
     def wasted_fraction(self) -> float:
-        """Share of padding in the rows that the GPU computed, in graphs and eagerly.
-
-        0.0 if it computed none.
-        """
+        """Share of padding in the rows that the GPU computed, in graphs and eagerly. 0.0 if it
+        computed none."""
         computed = self.real_rows + self.padded_rows
         return self.padded_rows / computed if computed else 0.0
 
@@ -122,15 +110,11 @@ def optimal_ladder(
     histogram: Mapping[int, int], rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> CaptureLadder:
     """The ladder of at most `rungs` rungs on which the steps of `histogram` cost least. Exact.
-
     `histogram`: rows in a batch -> number of such steps. `cost(rung)`: of one step at that rung,
     for example in µs; any function, rising or not. By default it is the rung, which gives the
     fewest padded rows. `top`: the last rung, by default the largest batch in the histogram; larger
-    batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
-    fewest rungs.
-
-    Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`.
-    """
+    batches run eagerly and are left out. Of equally good ladders, the one with the fewest rungs.
+    Raises ValueError for `rungs` or `top` below 1 and for an empty histogram without a `top`."""
     return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
 
 
@@ -145,7 +129,13 @@ def best_ladders(
     if not ran and top is None:
         raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
     top = max(ran) if top is None else top
-    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
+    if top < 1:
+        raise ValueError(f"top rung {top}: give 1 or more")
+    # of all rungs that serve the same batches, the cheapest
+    spans = (
+        range(size, end) for size, end in pairwise([*(rows for rows in ran if rows < top), top])
+    )
+    candidates = sorted({min(span, key=cost) for span in spans} | {top})
     price = [float(cost(rung)) for rung in candidates]
     steps = [0] * len(candidates)
     for rows, count in ran.items():
@@ -197,16 +187,7 @@ def cheapest_rungs(
     return found
 
 
-def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
-    """The rungs worth considering: of all that serve the same batches, the cheapest."""
-    if top < 1:
-        raise ValueError(f"top rung {top}: give 1 or more")
-    spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)
-    return sorted({min(span, key=cost) for span in spans} | {top})
-
-
 def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:
-    """The chosen rungs, read back from the last candidate through the choice made at each."""
     at, rungs = len(candidates), []
     for choice in reversed(choices):
         rungs.append(candidates[at - 1])

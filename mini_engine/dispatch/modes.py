@@ -10,9 +10,7 @@ as FULL (one graph). A mode says which of the three for each kind of batch:
     FULL_DECODE_ONLY      FULL            NONE
     FULL_AND_PIECEWISE    FULL            PIECEWISE          <- vLLM's default
 
-Behaviour is vLLM 0.33's: `CUDAGraphMode` in `vllm/config/compilation.py`. What an attention backend
-makes of the mode that was asked for is lab 9b's (`labs/lab09b_cudagraph_mode/resolve.py`).
-"""
+Behaviour is vLLM 0.33's: `CUDAGraphMode` in `vllm/config/compilation.py`."""
 
 from __future__ import annotations
 
@@ -42,7 +40,6 @@ class CUDAGraphMode(Enum):
     FULL_AND_PIECEWISE = (FULL, PIECEWISE)
 
     def separate_routine(self) -> bool:
-        """Do decode batches get graphs of their own?"""
         return isinstance(self.value, tuple)
 
     def decode_mode(self) -> CUDAGraphMode:

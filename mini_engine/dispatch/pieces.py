@@ -5,8 +5,7 @@ In: the names of the ops, in order, and the *splitting* ops, at which to cut. Ou
     split_pieces(["qkv", "kv_update", "attention", "o"], {"kv_update", "attention"})
     # Piece(0, ["qkv"]) · Piece(1, ["kv_update", "attention"], splitting) · Piece(2, ["o"])
 
-The rules are those of vLLM 0.33's `split_graph` in `vllm/compilation/backends.py`.
-"""
+The rules are those of vLLM 0.33's `split_graph` in `vllm/compilation/backends.py`."""
 
 from __future__ import annotations
 
@@ -16,8 +15,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a split forward pass."""
-
     id: int
     splitting: bool  # its ops run live; otherwise they are captured as a graph
     ops: list[str]
@@ -41,8 +38,7 @@ def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Pie
     other.
 
     An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
-    place if its input is made after the piece that it would move to.)
-    """
+    place if its input is made after the piece that it would move to.)"""
     rows: list[tuple[bool, list[int]]] = []  # neighbours of one kind, and where they stand
     for at, op in enumerate(ops):
         splits = _is_in(op, splitting_ops)

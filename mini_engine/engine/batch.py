@@ -44,26 +44,20 @@ class SchedulerLimits:
     num_speculative_tokens: int = 0  # drafts of a decode, checked in its step (speculation.py)
 
     def __post_init__(self) -> None:
-        positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len")
-        for name in (*positive, "steps_per_replay"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.num_speculative_tokens < 0:
-            raise ValueError(f"num_speculative_tokens is {self.num_speculative_tokens}: give 0 up")
-        if self.num_speculative_tokens and self.steps_per_replay > 1:
-            raise ValueError(
-                f"num_speculative_tokens {self.num_speculative_tokens} and steps_per_replay "
-                f"{self.steps_per_replay}: choose one of the two"
-            )
+        least = {  # a step holds a token of each request, and block 0 is null
+            "max_num_seqs": 1, "max_num_batched_tokens": max(self.max_num_seqs, 1),
+            "num_blocks": 2, "block_size": 1, "max_model_len": 1, "steps_per_replay": 1,
+            "num_speculative_tokens": 0,
+        }  # fmt: skip
+        for name, at_least in least.items():
+            if getattr(self, name) < at_least:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {at_least}")
+        drafts, steps = self.num_speculative_tokens, self.steps_per_replay
+        if drafts and steps > 1:
+            what = f"num_speculative_tokens {drafts} and steps_per_replay {steps}"
+            raise ValueError(f"{what}: choose one of the two")
         if self.preemption not in PREEMPTIONS:
             raise ValueError(f"preemption {self.preemption!r}: use one of {', '.join(PREEMPTIONS)}")
-        if self.num_blocks < 2:
-            raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            sizes = f"{self.max_num_batched_tokens} for max_num_seqs {self.max_num_seqs}"
-            raise ValueError(
-                f"max_num_batched_tokens {sizes}: a step holds a token of each request"
-            )
 
     @property
     def decode_query_len(self) -> int:
@@ -77,23 +71,20 @@ class SchedulerLimits:
         longest = min(num_prompt + max_new, self.max_model_len)
         needed = -(-(longest - 1) // self.block_size)
         size = f"prompt of {num_prompt} + max_new_tokens {max_new}"
+        fault = ""
         if num_prompt < 1:
             fault = "the prompt is empty: give at least one token"
         elif max_new < 1:
             fault = f"max_new_tokens is {max_new}: ask for at least 1"
         elif num_prompt >= self.max_model_len:
-            fault = (
-                f"{size} > context of {self.max_model_len}: shorten the prompt, there is no room "
-                "for a token after it"
-            )
+            fault = f"{size} > context of {self.max_model_len}: shorten the prompt"
         elif needed > self.num_blocks - 1:
-            fault = (
-                f"{size} needs {needed} blocks of {self.block_size}, and the cache has "
-                f"{self.num_blocks - 1} beside the null block: add blocks or ask for less"
+            blocks = (
+                f"{needed} blocks of {self.block_size}, and the cache has {self.num_blocks - 1}"
             )
-        else:
-            return
-        raise ValueError(f"request {request.request_id!r}: {fault}")
+            fault = f"{size} needs {blocks} beside the null block: add blocks or ask for less"
+        if fault:
+            raise ValueError(f"request {request.request_id!r}: {fault}")
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +104,6 @@ class RequestState:
         return len(self.request.prompt) + len(self.output)
 
     def token_ids(self, start: int, stop: int) -> list[int]:
-        """Known tokens at positions start .. stop - 1: prompt first, then output."""
         n = len(self.request.prompt)
         return [
             *self.request.prompt[start:stop],

@@ -1,15 +1,13 @@
 """Paged KV memory: which block of the cache holds which token of which request.
 
 The cache has num_blocks x block_size rows. A request's blocks may lie anywhere in it, so no memory
-is wasted except the rest of its last block
-(PagedAttention: Kwon et al., SOSP 2023, https://arxiv.org/abs/2309.06180).
+is wasted except the rest of its last block (PagedAttention: Kwon et al. 2023, arXiv 2309.06180).
 
 Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
 computes padded rows too, and they write their K and V to block 0.
 
 Free blocks are a stack, as in vLLM: those of a request are used again from its tail to its head
-(`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off).
-"""
+(`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off)."""
 
 from collections.abc import Sequence
 
@@ -21,16 +19,13 @@ class OutOfBlocks(RuntimeError):
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
-    """Slot of the KV cache that holds `position`."""
     return block_table[position // block_size] * block_size + position % block_size
 
 
 def usable_blocks(num_blocks: int) -> list[int]:
-    """Every block of a cache of num_blocks (at least 2) that may belong to a request, once each.
-
-    It becomes the pool's stack of free blocks: the last is handed out first, and freed blocks go
-    to the end. So a block is soon used again, and a read of stale contents shows up early.
-    """
+    """Every block of a cache of num_blocks (at least 2) that may belong to a request, once each. It
+    becomes the pool's stack of free blocks: the last is handed out first, and freed blocks go to
+    the end. So a block is soon used again, and a read of stale contents shows up early."""
     return list(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
@@ -46,11 +41,9 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Number of blocks that can still be handed out."""
         return len(self._free)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that hold num_tokens tokens of one request."""
         return -(-num_tokens // self.block_size)
 
     def has_room(self, request_id: str, num_tokens: int) -> bool:
@@ -64,10 +57,8 @@ class BlockPool:
         taken from the end of `self._free` by its `pop`, one after another. If none is missing,
         nothing changes.
 
-        Raises:
-            OutOfBlocks: fewer blocks are free than are missing; nothing has changed, `self._tables`
-                included, where only requests that hold blocks stand.
-        """
+        Raises OutOfBlocks if fewer blocks are free than are missing; nothing has changed then,
+        `self._tables` included, where only requests that hold blocks stand."""
         table = self._tables.get(request_id, ())
         missing = self.blocks_for(num_tokens) - len(table)
         if missing > len(self._free):

@@ -7,65 +7,50 @@ In a step, data flows one way:
 
 A `Proposer` guesses what comes after the last known token of each decode, and the same step checks
 it (speculation.py). With `limits.steps_per_replay` a batch of decodes that a full graph runs takes
-several steps (`Scheduler.for_steps`). Either way, several tokens of a request come back together,
-so that is when they are known.
-
-The engine knows no clock, no device and no model. The runner has all three: the simulated GPU,
-a real one, or a fake in the tests.
-"""
+several steps (`Scheduler.for_steps`). The engine knows no clock, no device and no model: the runner
+has all three."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
 class Runner(Protocol):
-    """What runs a batch: it owns the model, the KV cache and the clock."""
-
     @property
     def now_us(self) -> float:
-        """The clock, simulated or real, in microseconds. It never runs backwards."""
-        ...
+        """The clock, simulated or real, in µs. It never runs backwards."""
 
     def wait_until(self, us: float) -> None:
         """Idle until the clock shows at least `us`: there is nothing to run before."""
-        ...
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens.
-
-        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. First
+        come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
         slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
         id for each row that is sampled (`num_sampled`), in order, step after step. A batch has
         several steps only where the runner's graphs feed their tokens back: it then has
         `steps_of(descriptor)`, how many decode steps a batch that is run as this can take at once.
         """
-        ...
 
 
 class Proposer(Protocol):
-    """What guesses the next tokens of requests."""
-
     def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The same batch with `drafts` in each entry that has room for some (`for_drafts`): its
         context is so much longer than its known text."""
-        ...
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One finished request. Times are the runner's, in microseconds."""
+    """One finished request. Times are the runner's, in µs."""
 
     request: Request
     tokens: tuple[int, ...]
     finish_reason: str  # "stop": sampled one of eos_ids | "length": max_new_tokens reached
-    arrival_us: float
     token_times_us: tuple[float, ...]  # when each of tokens was known
     num_preemptions: int
 
@@ -73,22 +58,9 @@ class Completion:
     def request_id(self) -> str:
         return self.request.request_id
 
-    @property
-    def ttft_us(self) -> float:
-        """Time to first token, from arrival."""
-        return self.token_times_us[0] - self.arrival_us
-
-    @property
-    def itls_us(self) -> tuple[float, ...]:
-        """Inter-token latencies: one fewer than tokens."""
-        times = self.token_times_us
-        return tuple(after - before for before, after in pairwise(times))
-
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step did."""
-
     batch: ScheduledBatch
     descriptor: BatchDescriptor
     written: tuple[tuple[Request, int], ...]  # new tokens with whose they are, in order
@@ -101,14 +73,9 @@ class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
-        self,
-        runner: Runner,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        *,
-        saves_us: SavesUs | None = None,
-        proposer: Proposer | None = None,
-    ) -> None:
+        self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,
+        saves_us: SavesUs | None = None, proposer: Proposer | None = None,
+    ) -> None:  # fmt: skip
         """`saves_us`: what preempting by swap saves, for `preemption` "cheaper". Raises ValueError
         for limits of several steps a replay with a runner of single ones, and for limits that have
         room for drafts with nobody to propose them."""
@@ -152,22 +119,24 @@ class Engine:
         written = tuple((state.request, token) for state, token in kept)
         for request, _ in written:
             self._times[request.request_id].append(ended_us)
-        completions = tuple(self._complete(state) for state in finished)
+        completions = tuple(
+            Completion(
+                state.request, tuple(state.output), str(state.finish_reason),
+                tuple(self._times.pop(state.request.request_id)), state.num_preemptions,
+            )
+            for state in finished
+        )  # fmt: skip
         return StepRecord(batch, descriptor, written, began_us, ended_us, completions)
 
     def run(
-        self,
-        requests: Iterable[Request],
-        on_token: Callable[[Request, int], None] | None = None,
+        self, requests: Iterable[Request], on_token: Callable[[Request, int], None] | None = None,
         on_step: Callable[[StepRecord], None] | None = None,
-    ) -> list[Completion]:
+    ) -> list[Completion]:  # fmt: skip
         """Serve all requests, each from its arrival_us on. Completions come in the order they end.
-        Raises ValueError before any runs if one could never be served, or two share an id."""
+        Raises ValueError before any runs if one could never be served."""
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))
         for request in arrivals:
             self.scheduler.limits.check(request)
-        if len({request.request_id for request in arrivals}) < len(arrivals):
-            raise ValueError("two requests share an id: give each request its own")
         completions: list[Completion] = []
         while arrivals or self.scheduler.has_unfinished:
             if not self.scheduler.has_unfinished:
@@ -184,14 +153,3 @@ class Engine:
             if on_step:
                 on_step(record)
         return completions
-
-    def _complete(self, state: RequestState) -> Completion:
-        assert state.finish_reason is not None
-        return Completion(
-            request=state.request,
-            tokens=tuple(state.output),
-            finish_reason=state.finish_reason,
-            arrival_us=state.request.arrival_us,
-            token_times_us=tuple(self._times.pop(state.request.request_id)),
-            num_preemptions=state.num_preemptions,
-        )

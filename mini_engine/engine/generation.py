@@ -1,7 +1,5 @@
 """Prompts through the engine, in both wings: limits, requests, and completions in prompt order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +36,6 @@ PLAIN = Speculation()
 
 @dataclass(frozen=True)
 class Generation:
-    """What one run of the engine wrote, in the order of the prompts."""
-
     mode: str
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
@@ -55,22 +51,16 @@ def limits_for(
     seqs = min(max(num_prompts, 1), 16)
     context = min(config.max_position_embeddings, MAX_CONTEXT)
     return SchedulerLimits(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=max(64, seqs * (1 + speculation.num_tokens)),
-        num_speculative_tokens=speculation.num_tokens,
-        num_blocks=1 + seqs * -(-context // 16),
-        block_size=16,
-        max_model_len=context,
-    )
+        max_num_seqs=seqs, max_num_batched_tokens=max(64, seqs * (1 + speculation.num_tokens)),
+        num_speculative_tokens=speculation.num_tokens, num_blocks=1 + seqs * -(-context // 16),
+        block_size=16, max_model_len=context,
+    )  # fmt: skip
 
 
 def requests_for(
-    prompts: Sequence[str],
-    tokenizer: Tokenizer,
-    limits: SchedulerLimits,
-    max_new_tokens: int,
+    prompts: Sequence[str], tokenizer: Tokenizer, limits: SchedulerLimits, max_new_tokens: int,
     sampling: SamplingParams = GREEDY,
-) -> list[Request]:
+) -> list[Request]:  # fmt: skip
     """A request for each prompt, with ids `prompt 1`, `prompt 2`, … Each is drawn with a seed of
     its own, that of `sampling` for the first, then one more each: so a prompt that is given twice
     is continued in two ways. Raises ValueError for an empty prompt and for one that does not fit
@@ -87,11 +77,10 @@ def requests_for(
     ]
     for request in requests:
         limits.check(request)
-        size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
         if len(request.prompt) + max_new_tokens > limits.max_model_len:
-            raise ValueError(
-                f"request {request.request_id!r}: {size} > context of {limits.max_model_len}"
-            )
+            size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
+            context = f"context of {limits.max_model_len}"
+            raise ValueError(f"request {request.request_id!r}: {size} > {context}")
     return requests
 
 
@@ -103,11 +92,11 @@ def with_blocks_for(limits: SchedulerLimits, requests: Sequence[Request]) -> Sch
     return replace(limits, num_blocks=1 + sum(longest))
 
 
-def sizes_for(
+def dispatcher_for(
     mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
-) -> list[int]:
-    """The sizes to capture: those given or, with None, vLLM's. `tell` gets a line that names the
-    given ones that no step can reach. Raises ValueError for a size below 1."""
+) -> GraphDispatcher:
+    """Over the given capture sizes or, with None, vLLM's. `tell` gets a line that names those which
+    no step can reach. Raises ValueError for a size below 1."""
     top = limits.max_num_batched_tokens
     sizes = default_capture_sizes(
         limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode,
@@ -119,14 +108,6 @@ def sizes_for(
             f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most {top} "
             "tokens" + ("" if sizes else "; none is left, so every step runs eagerly")
         )
-    return sizes
-
-
-def dispatcher_for(
-    mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
-) -> GraphDispatcher:
-    """Over the sizes of `sizes_for`."""
-    sizes = sizes_for(mode, limits, capture_sizes, tell)
     return GraphDispatcher(mode, sizes, limits.max_num_seqs, limits.decode_query_len)
 
 
@@ -169,7 +150,6 @@ def generated(
     runner: Any, report: CaptureReport, limits: SchedulerLimits, requests: Sequence[Request],
     tokenizer: Tokenizer, proposer: Proposer | None, on_token: OnToken | None,
 ) -> Generation:  # fmt: skip
-    """Serve the requests side by side, on a runner whose graphs are captured (`report`)."""
     index = {request.request_id: i for i, request in enumerate(requests)}
 
     def tell(request: Request, token: int) -> None:

@@ -1,8 +1,7 @@
 """Prefix cache: requests that begin with the same tokens share the blocks of that beginning.
 
-K and V of a token depend on all tokens before it, so a block may be shared only where everything
-before it is equal, too. The rules are vLLM's (vllm/v1/core/block_pool.py and
-vllm/v1/core/kv_cache_manager.py):
+K and V of a token depend on all tokens before it. The rules are vLLM's (vllm/v1/core/block_pool.py
+and vllm/v1/core/kv_cache_manager.py):
 
 1. Only full blocks are shared. The **key** of a block is a hash of its tokens and of the key before
    it, a chain: equal keys mean equal beginnings.
@@ -13,8 +12,7 @@ vllm/v1/core/kv_cache_manager.py):
 4. A block is free when no table lists it any more. It keeps its K and V, and its key, until it is
    handed out again. Blocks without a key are handed out first; of those with one, the block that
    has been free for longest; of one request, the tail before the head.
-5. Two requests that compute the same block side by side keep one each, with one key. The older one
-   is found first.
+5. Two requests that compute the same block side by side keep one each, the older one found first.
 """
 
 from array import array
@@ -56,11 +54,9 @@ class KeyedBlocks:
         return iter(self._queue)
 
     def find(self, key: bytes) -> int | None:
-        """The oldest block with this key, free or not."""
         return next(iter(self._blocks.get(key, ())), None)
 
     def name(self, block: int, key: bytes) -> None:
-        """Give a block its key. From now on it can be found."""
         self._keys[block] = key
         self._blocks.setdefault(key, {})[block] = None
 
@@ -72,7 +68,6 @@ class KeyedBlocks:
         return block
 
     def evict(self, block: int) -> None:
-        """Take the key off a block, so that it is not found any more."""
         key = self._keys.pop(block)
         del self._blocks[key][block]
         if not self._blocks[key]:

@@ -1,7 +1,5 @@
 """How the next token of a request is drawn: numbers that a user gives, checked in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,18 +22,16 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # Below 1e-5 nothing but the likeliest token is ever drawn; beyond 1e5 all are alike.
-        if self.temperature != 0 and not 1e-5 <= self.temperature <= 1e5:
-            raise ValueError(
-                f"temperature is {self.temperature}: give 0 (greedy), or 1e-5 to 100,000"
-            )
-        if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}: give 1 or more tokens, or 0 for all")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}: give more than 0 and at most 1 (all)")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p is {self.min_p}: give 0 (all) to 1")
-        if not 0 <= self.seed < SEEDS:
-            raise ValueError(f"seed is {self.seed}: give 0 to {SEEDS - 1:,}")
+        temperature = self.temperature == 0 or 1e-5 <= self.temperature <= 1e5
+        for name, right, allowed in (
+            ("temperature", temperature, "0 (greedy), or 1e-5 to 100,000"),
+            ("top_k", self.top_k >= 0, "1 or more tokens, or 0 for all"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0 and at most 1 (all)"),
+            ("min_p", 0 <= self.min_p <= 1, "0 (all) to 1"),
+            ("seed", 0 <= self.seed < SEEDS, f"0 to {SEEDS - 1:,}"),
+        ):
+            if not right:
+                raise ValueError(f"{name} is {getattr(self, name)}: give {allowed}")
 
 
 GREEDY = SamplingParams()

@@ -20,8 +20,7 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
 
 Only the number of tokens matters, never their values, unless prefixes are cached. Two invariants
 follow: the running list is always in order of arrival, and at most one running request, the last,
-is in the middle of its prompt, since a partial chunk takes the whole rest of the budget.
-"""
+is in the middle of its prompt, since a partial chunk takes the whole rest of the budget."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -168,13 +167,10 @@ class Scheduler:
         return replace(batch, entries=tuple(entries))
 
     def _schedule_running(self, scheduled: list[ScheduledRequest], preempted: list[Request]) -> int:
-        """Give each running request its tokens, oldest first; return the remaining budget.
-
-        Appends to `scheduled` until the budget, at first max_num_batched_tokens, is spent. While
-        blocks are short for a request, the youngest is preempted (appended to `preempted`) and the
-        request tries again, unless it was the youngest itself. `self.running` is in order of
-        arrival.
-        """
+        """Give each running request its tokens, oldest first; return the remaining budget. Appends
+        to `scheduled` until the budget, at first max_num_batched_tokens, is spent. While blocks are
+        short for a request, the youngest is preempted (appended to `preempted`) and the request
+        tries again, unless it was the youngest itself. `self.running` is in order of arrival."""
         budget = self.limits.max_num_batched_tokens
         index = 0
         while index < len(self.running) and budget > 0:
@@ -190,13 +186,11 @@ class Scheduler:
         return budget
 
     def _schedule_waiting(self, scheduled: list[ScheduledRequest], budget: int) -> None:
-        """Admit requests from the front of the waiting line while budget and blocks last.
-
-        At most max_num_seqs requests run at once. An admitted request moves from `self.waiting` to
-        the end of `self.running` and is appended to `scheduled`; its num_prefill becomes the number
-        of its known tokens, generated ones included. Admission stops at the first request that has
-        to wait for blocks (`_admit`), even if a later one would fit.
-        """
+        """Admit requests from the front of the waiting line while budget and blocks last. At most
+        max_num_seqs requests run at once. An admitted request moves from `self.waiting` to the end
+        of `self.running` and is appended to `scheduled`; its num_prefill becomes the number of its
+        known tokens, generated ones included. Admission stops at the first request that has to wait
+        for blocks (`_admit`), even if a later one would fit."""
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             state = self.waiting[0]
             state.num_prefill = state.num_tokens
@@ -223,21 +217,17 @@ class Scheduler:
 
     def _may_enter(self, state: RequestState) -> bool:
         """Whether a waiting request may be admitted, if the blocks for its first chunk are free.
-
         With `limits.reserve_full_isl`: only if there is room for all its known tokens, or a long
-        prompt would enter for the sake of its first chunk and be preempted before its last.
-        """
+        prompt would enter for the sake of its first chunk and be preempted before its last."""
         if not self.limits.reserve_full_isl:
             return True
         return self.pool.has_room(state.request.request_id, state.num_tokens)
 
     def _try_schedule(self, state: RequestState, budget: int) -> ScheduledRequest | None:
-        """The request's next tokens, with blocks to hold them; None if blocks are short.
-
-        It gets its known tokens that are not computed yet, at most `budget` (1 or more) of them,
-        and blocks for all tokens up to these, but none for later ones. For the fields of the
-        result see `ScheduledRequest`. If blocks are short, nothing has changed.
-        """
+        """The request's next tokens, with blocks to hold them; None if blocks are short. It gets
+        its known tokens that are not computed yet, at most `budget` (1 or more) of them, and blocks
+        for all tokens up to these, but none for later ones. For the fields of the result see
+        `ScheduledRequest`. If blocks are short, nothing has changed."""
         start = state.num_computed
         query_len = min(state.num_tokens - start, budget)
         try:
@@ -254,11 +244,9 @@ class Scheduler:
         )
 
     def _preempt_youngest(self) -> Request:
-        """Free all blocks of the youngest running request, and return the request.
-
-        It goes to the front of the waiting line and keeps its generated tokens, but none of its
-        tokens counts as computed any more. num_preemptions goes up by one.
-        """
+        """Free all blocks of the youngest running request, and return the request. It goes to the
+        front of the waiting line and keeps its generated tokens, but none of its tokens counts as
+        computed any more. num_preemptions goes up by one."""
         state = self.running.pop()
         self.pool.free(state.request.request_id)
         state.num_computed = 0

@@ -7,18 +7,12 @@ away (`confirmed` in batch.py). So a step writes 1 to k + 1 tokens. K and V of r
 beyond `num_computed`: no row reads them, and the next tokens are written over them.
 
 This is the rejection rule of Leviathan et al. 2023 (arXiv 2211.17192) and Chen et al. 2023 (arXiv
-2302.01318): accept x, drawn from q, with probability min(1, p(x) / q(x)), else draw from what p has
-more than q, max(0, p - q), scaled to 1. A draft that follows from the text alone has q(x) = 1: it
-is to be accepted with probability p(x), and to be replaced by a draw from p without x otherwise. To
-draw from p and compare is just that. And since the draws are those of plain decoding, noise and all
-(cuda/sampling.py), a seed gives the same text with drafts as without.
-
-A draft model draws with the noise of the request's own seed, so that the two often agree at a
-temperature, too: a coupling of p and q that knows neither (Daliri et al. 2024, arXiv 2408.07978).
-It accepts somewhat less than the rule can for a q that is known, and keeps the promise of the seed.
-"""
-
-from __future__ import annotations
+2302.01318) for drafts that follow from the text alone: x is to be accepted with the probability
+p(x) that the model gives it, and else to be replaced by a draw from p without x. To draw from p and
+compare is just that. And since the draws are those of plain decoding, noise and all
+(cuda/sampling.py), a seed gives the same text with drafts as without. A draft model draws with the
+noise of the request's own seed, so that the two often agree at a temperature, too: a coupling of
+their distributions that knows neither (Daliri et al. 2024, arXiv 2408.07978)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,7 @@ In:  a `ScheduledBatch`. Out: int32 arrays, named as in the `StepInputs` of each
     last_rows      (R q,)  rows of its last q tokens, to be sampled; without drafts q is 1
     block_table    (R, max_blocks)  its cache blocks, in order
 
-Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0.
-"""
+Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ def step_shapes(
 
 
 def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDArray[np.int32]]:
-    """All arrays of a batch, without padding."""
     arrays = token_arrays(batch.entries, limits.block_size)
     arrays |= request_arrays(batch.entries, max_blocks(limits))
     arrays["last_rows"] = sampled_rows(batch.entries, limits.decode_query_len)
@@ -53,12 +51,10 @@ def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDA
 
 
 def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[str, ArrayLike]:
-    """The arrays with one number for each of T tokens: input_ids, positions, slot_mapping.
-
-    Requests come one after the other, and the tokens of a request (`token_ids`) in order. They
-    have the `query_len` positions from `start` on; those before are in the cache already. K and V
-    of a position go to its slot (`slot_of`) in the request's block table.
-    """
+    """The arrays with one number for each of T tokens: input_ids, positions, slot_mapping. Requests
+    come one after the other, and the tokens of a request (`token_ids`) in order. They have the
+    `query_len` positions from `start` on; those before are in the cache already. K and V of a
+    position go to its slot (`slot_of`) in the request's block table."""
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -83,12 +79,9 @@ def sampled_rows(entries: Sequence[ScheduledRequest], decode_query_len: int) -> 
 
 def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str, ArrayLike]:
     """The arrays with a row for each of R requests: query_lens, context_lens, last_rows,
-    block_table.
-
-    context_lens counts the tokens that attention reads: those in the cache, this step's included.
-    last_rows are rows among the step's T tokens. block_table is (R, width): the blocks of a
-    request from the left, then zeros.
-    """
+    block_table. context_lens counts the tokens that attention reads: those in the cache, this
+    step's included. last_rows are rows among the step's T tokens. block_table is (R, width): the
+    blocks of a request from the left, then zeros."""
     query_lens = [entry.query_len for entry in entries]
     table = np.zeros((len(entries), width), np.int32)
     for row, entry in enumerate(entries):

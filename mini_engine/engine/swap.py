@@ -5,15 +5,12 @@ Everything else is as in `scheduler.Scheduler`, which decides who is preempted a
 1. A preempted request keeps what it has computed, in as many host blocks as it had full or partly
    full. Where so many are not free, or by "cheaper" where copying saves no time, it is preempted by
    recompute.
-2. It waits at the front of the line, and is admitted by the same rules: with room for all its known
-   tokens, or for the next chunk without `reserve_full_isl`. Its blocks come back in that step, and
-   it goes on where it stopped: as a decode, if it was one.
+2. It waits at the front of the line, and is admitted by the same rules. Its blocks come back in
+   that step, and it goes on where it stopped: as a decode, if it was one.
 3. Blocks that come back are its own and have no key: with a prefix cache it shares none of them.
    Those that it left keep their keys until they are handed out.
 
-The runner copies out before anything writes, and in before anything reads. A step that preempts
-admits nobody, so no batch has both.
-"""
+A step that preempts admits nobody, so no batch has copies both out and in."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,8 +29,6 @@ SavesUs = Callable[[int], float]
 
 
 class Parked(NamedTuple):
-    """A waiting request whose K and V are in host memory."""
-
     host_blocks: tuple[int, ...]  # in order of position
     num_prefill: int  # as it was: below it the request is in the middle of its prompt
 
@@ -61,13 +56,11 @@ class SwappingScheduler(Scheduler):
         self._parked[request_id] = Parked((), 0)
 
     def cancel(self, request_id: str) -> RequestState | None:
-        """As in Scheduler; its host blocks are free, too."""
         if parked := self._parked.pop(request_id, None):
             self.free_host += parked.host_blocks
         return super().cancel(request_id)
 
     def step(self) -> ScheduledBatch | None:
-        """As in Scheduler, with the copies that the batch needs."""
         self._outs, self._ins = [], []
         batch = super().step()
         return batch and replace(batch, swap_out=tuple(self._outs), swap_in=tuple(self._ins))
@@ -111,7 +104,6 @@ class SwappingScheduler(Scheduler):
 
 
 def scheduler_for(limits: SchedulerLimits, saves_us: SavesUs | None = None) -> Scheduler:
-    """The scheduler that these limits ask for."""
     if limits.preemption == "recompute":
         return Scheduler(limits)
     return SwappingScheduler(limits, saves_us)

@@ -1,10 +1,6 @@
 """Steps as stacked bars: what each of them spent its time on.
 
-In:  for each step ("recorded", "predicted") its parts in µs: keys of `COLOURS`, in that order.
-Out: a picture that is read on a phone: narrow, with large letters.
-"""
-
-from __future__ import annotations
+The picture is read on a phone: narrow, with large letters."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +20,8 @@ WIDTH_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 def step_bars(
     rows: Mapping[str, Mapping[str, float]], path: Path | str, *, title: str, caption: str
 ) -> None:
-    """Write the figure to `path`: a bar for each step, and below it the parts' names.
-
-    Raises ValueError when there is no step, or one takes no time.
-    """
-    if not rows or not all(sum(parts.values()) > 0 for parts in rows.values()):
-        raise ValueError("no bars: give the parts of at least one step, in µs")
+    """A bar for each step, and below it the parts' names. `rows`: of each step ("recorded") its
+    parts in µs, keys of `COLOURS` in that order."""
     shown = [part for part in COLOURS if any(parts.get(part) for parts in rows.values())]
     whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
     form = ".1f" if whole_ms > 8 else ".2f"  # two digits would not fit into a short part

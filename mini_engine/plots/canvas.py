@@ -1,22 +1,15 @@
 """What every figure is drawn on: one style, one palette, a title, a caption, a file.
 
-In:  where the picture goes (.png, .svg or .pdf), its size, the finding (title), and what the
-     numbers are (caption).
-Out: a matplotlib `Figure` to draw into; the file is written when the `with` block ends.
-
     with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
         axes = fig.subplots()
 
-There is no pyplot: no window, no current figure, nothing left behind. The same data give the same
-bytes: no date, no version, none of the reader's matplotlib settings (they are restored at the end).
+The file is written when the `with` block ends. The same data give the same bytes: no date, no
+version, none of the reader's matplotlib settings (they are restored at the end).
 
 An SVG keeps its text as text and its colours as variables, which have other values where a reader
 prefers the dark (mini_engine/plots/hue.py). Title and caption stand in it as `<title>` and `<desc>`
 too, and as groups of those names, so that a page can write them itself: `data-drawn` says between
-which two heights the rest stands.
-"""
-
-from __future__ import annotations
+which two heights the rest stands."""
 
 import io
 import re
@@ -35,7 +28,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from mini_engine.files import check_out, write_whole
@@ -49,23 +41,13 @@ PICTURES = tuple(UNDATED)
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
-    "figure.dpi": 100,
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 15,
-    "axes.labelsize": 16,
-    "axes.titlesize": 16,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": hue.RULE,
-    "legend.frameon": False,
-    "legend.fontsize": 15,
-    "lines.linewidth": 2.5,
+    "figure.dpi": 100, "font.family": "DejaVu Sans", "font.size": 15,  # comes with matplotlib
+    "axes.labelsize": 16, "axes.titlesize": 16, "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": hue.RULE, "legend.frameon": False,
+    "legend.fontsize": 15, "lines.linewidth": 2.5, "svg.fonttype": "none",
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
-    "svg.fonttype": "none",
-}
+}  # fmt: skip
 LETTERS = "'DejaVu Sans', Verdana, sans-serif"  # of an SVG; those after the first are as wide
 MONOSPACE = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 COLOURS = 128  # of a PNG
@@ -105,9 +87,7 @@ def canvas(
         file, ending = io.BytesIO(), path.suffix.lower()
         undated = dict.fromkeys(UNDATED[ending])
         figure.savefig(file, format=ending.removeprefix("."), metadata=undated, dpi="figure")
-        picture = file.getvalue()
-        if ending == ".png":
-            picture = in_few_colours(file)
+        picture = in_few_colours(file) if ending == ".png" else file.getvalue()
         if ending == ".svg":
             drawn = 72 * height * (1 - top), 72 * (height - lowest(figure) / figure.dpi)
             picture = themed(picture.decode(), title, caption, drawn).encode()
@@ -182,10 +162,8 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
 
 
 def in_few_colours(file: io.BytesIO) -> bytes:
-    """The PNG with a palette: a third of the bytes, and no eye sees it."""
     image, out = Image.open(file).convert("RGB"), io.BytesIO()
-    few = image.quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(out, "PNG", optimize=True)
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
@@ -203,13 +181,11 @@ def doubling_ticks(axes: Axes, first: int, last: int, label: str = "") -> None:
 def log_ticks(axes: Axes, label: str) -> None:
     """A logarithmic y axis; between tens, 2 and 5 have a number, too."""
     axes.set(yscale="log", ylabel=label)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
-    )
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_formatter(lambda v, _: f"{v:,g}" if f"{v:e}"[0] in "25" else "")
 
 
 def percent_ticks(axes: Axes, label: str = "") -> None:
     """Ticks of the y axis as percentages, with decimals only where they are needed."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
     axes.set_ylabel(label or axes.get_ylabel())

@@ -1,15 +1,9 @@
-"""Predictions: ITL against batch, and predictions against what others have measured.
-
-In:  an `ItlCurve`; rows and classes of `validate.points`. Out: a PNG each.
-"""
-
-from __future__ import annotations
+"""Predictions: ITL against batch, against what others have measured, and fleets."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import PREDICTED, canvas, doubling_ticks, log_ticks, percent_ticks
@@ -20,13 +14,8 @@ RUN_TIME_COLOURS = {"NONE": hue.EAGER, "PIECEWISE": hue.PIECEWISE, "FULL": hue.F
 LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
 
 
-# ---------------------------------------------------------------- ITL against batch
-
-
 def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
-    if not curve.points:
-        raise ValueError("the curve has no points: compute it for batch 1 at least")
     spec = curve.spec
     caption = (
         f"{PREDICTED}: decode steps of {curve.shape} on {spec.name}, host {spec.host}, engine "
@@ -69,7 +58,6 @@ def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
 
 
 def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
-    """The share of eager's ITL that graphs save, and the rungs that they run at."""
     whole = [point.saved for point in curve.points]
     pieces = [1 - point.piecewise.itl_us / point.eager.itl_us for point in curve.points]
     axes.plot(batches, pieces, "--", color=hue.MODE_COLOURS["piecewise"])
@@ -84,9 +72,6 @@ def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
         0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
         ha="left", va="bottom", color=hue.SOFT,
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- what others measured
 
 
 def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
@@ -119,7 +104,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set(xlabel="measured ITL, ms", ylabel="predicted ITL, ms")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.legend(loc="upper left")
 
 
@@ -144,11 +129,8 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
             axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
             axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
         axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:+.0f}%"))
+        axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:+.0f}%")
         axes.set_xlabel("error of the prediction")
-
-
-# ---------------------------------------------------------------- fleets
 
 
 def fleet_costs(

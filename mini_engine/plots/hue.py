@@ -1,14 +1,10 @@
 """The colours of all figures, widgets and pages, by what they mean. Nowhere else stands the code of
 a colour.
 
-One name, one colour, one meaning. What a step does has the hues of Okabe and Ito, "Color Universal
-Design" (https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness
-can tell apart: orange is the CPU, blue the GPU. Things that have no colour of
-their own, such as four requests or three links, take those of `SERIES` in their order. No two
-colours are alike, by day or in the dark (tests/course/test_course.py says how far apart they are).
-"""
-
-from __future__ import annotations
+What a step does has the hues of Okabe and Ito, "Color Universal Design"
+(https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness can tell
+apart: orange is the CPU, blue the GPU. Things that have no colour of their own take those of
+`SERIES` in their order. No two colours are alike, by day or in the dark."""
 
 from string import Template
 
@@ -61,12 +57,9 @@ MARK = _colour("#E3127E", "#ff5fae")
 OTHER = _colour("#A8A08F", "#7a7468")
 
 SERIES = (
-    _colour("#93A0DE", "#b3b8f2"),
-    _colour("#F29E74", "#f0a986"),
-    _colour("#7FA893", "#8fbfa6"),
-    _colour("#A06A94", "#b77fc0"),
-    _colour("#4F6B73", "#5f8590"),
-)
+    _colour("#93A0DE", "#b3b8f2"), _colour("#F29E74", "#f0a986"), _colour("#7FA893", "#8fbfa6"),
+    _colour("#A06A94", "#b77fc0"), _colour("#4F6B73", "#5f8590"),
+)  # fmt: skip
 
 # Two lanes on a page of the site, in a cell of a notebook and in the README: light, then dark.
 LANES = {
@@ -84,8 +77,7 @@ def lanes_look(css: str) -> str:
 
 def meanings() -> dict[str, str]:
     """Each name of a colour in capitals, and its code by day; those of `SERIES` are numbered."""
-    named = {name: code for name, code in globals().items() if name.isupper() and name[0] != "_"}
-    named = {name: code for name, code in named.items() if isinstance(code, str)}
+    named = {n: code for n, code in globals().items() if n.isupper() and isinstance(code, str)}
     return named | {f"SERIES_{number}": code for number, code in enumerate(SERIES)}
 
 

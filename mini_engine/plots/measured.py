@@ -1,14 +1,7 @@
 """What a benchmark measured: ITL against batch.
 
-In:  rows whose time is a result (`bench.rows.measured_steps`), and the measurement they are of; the
-     picture is of the shape and context with the most batches.
-Out: a file. ValueError, which says what is missing, for too few points.
-
 Every variant has a marker of its own, so that the figure can be read without colours. What the
-emulator wrote is drawn too, under a watermark: it shows what the figure will look like.
-"""
-
-from __future__ import annotations
+emulator wrote is drawn too, under a watermark: it shows what the figure will look like."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,31 +12,35 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas, doubling_ticks, log_ticks
 
 STYLES = {
-    "hf-eager": (hue.SERIES[3], "-", "o"),
-    "hf-reduce-overhead": (hue.SERIES[3], ":", "H"),
-    "ours-eager": (hue.SERIES[0], "-", "^"),
-    "ours-graph": (hue.SERIES[0], "-.", "D"),
-    "ours-graph-k8": (hue.SERIES[0], ":", "d"),
-    "compile-default": (hue.SERIES[1], "-", "<"),
+    "hf-eager": (hue.SERIES[3], "-", "o"), "hf-reduce-overhead": (hue.SERIES[3], ":", "H"),
+    "ours-eager": (hue.SERIES[0], "-", "^"), "ours-graph": (hue.SERIES[0], "-.", "D"),
+    "ours-graph-k8": (hue.SERIES[0], ":", "d"), "compile-default": (hue.SERIES[1], "-", "<"),
     "compile-reduce-overhead": (hue.SERIES[1], "--", ">"),
-    "compile-max-autotune": (hue.SERIES[1], ":", "p"),
-    "graph-9": (hue.SERIES[2], "-", "P"),
-    "graph-5": (hue.SERIES[4], "-", "X"),
-    "graph-5-pdl": (hue.SERIES[4], "--", "*"),
+    "compile-max-autotune": (hue.SERIES[1], ":", "p"), "graph-9": (hue.SERIES[2], "-", "P"),
+    "graph-5": (hue.SERIES[4], "-", "X"), "graph-5-pdl": (hue.SERIES[4], "--", "*"),
     "graph-5-pdl-k8": (hue.SERIES[4], ":", "h"),
-}
+}  # fmt: skip
 PLAIN = (hue.INK, "-", "+")  # of any other variant
 
 
 def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
-    """A line for each variant, and the floor."""
+    """A line for each variant, and the floor. `steps`: rows whose time is a result
+    (`bench.rows.measured_steps`); drawn are those of the shape and context with the most batches.
+    Raises ValueError for too few points."""
     steps = [step for step in of_one_place(steps) if step.variant != "null"]  # which is noise
     there = {step.variant for step in steps}
     variants = [v for v in [*STYLES, *sorted(there - set(STYLES))] if len(curve(steps, v)) > 1]
     if not variants:
         raise ValueError("it takes a variant with results at two batches or more")
     floor = floor_curve(steps, origin.figures["copy_bandwidth_gb_s"]["median"])
-    caption = f"{_of(steps, origin)} Floor: weights and KV, read once as fast as a copy."
+    row, how = steps[0], origin.figures
+    who = "Emulated on a CPU: no evidence about any GPU"
+    who = who if origin.emulated else f"Measured on {origin.gpu}"
+    caption = (
+        f"{row.shape}, {row.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
+        f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps. "
+        "Floor: weights and KV, read once as fast as a copy."
+    )
     batches, least = [batch for batch, _ in floor], min(steps, key=lambda s: s.batch).batch
     first = sorted((s for s in steps if s.batch == least), key=lambda s: s.itl_us)
     best, slowest = first[0], first[-1]
@@ -84,14 +81,3 @@ def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float
     """(batch, µs): no step is faster than its bytes at a copy's speed. Batch rising."""
     moved = {step.batch: step.bytes_to_move for step in steps}
     return [(batch, moved[batch] / copy_gb_s / 1e3) for batch in sorted(moved)]
-
-
-def _of(steps: Sequence[Row], origin: Measurement) -> str:
-    """What, on what, when and how."""
-    first, how = steps[0], origin.figures
-    who = "Emulated on a CPU: no evidence about any GPU"
-    who = who if origin.emulated else f"Measured on {origin.gpu}"
-    return (
-        f"{first.shape}, {first.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
-        f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps."
-    )

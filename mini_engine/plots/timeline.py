@@ -1,14 +1,7 @@
 """One step on two lanes: what the CPU and the GPU did, for several ways to launch it.
 
-In:  for each way ("eager", "piecewise", "one graph") the events of one step, as `TraceEvent`s.
-Out: a PNG. Above, the whole step, on one time axis for all; below, the same short window of each,
-     large enough to read the names of the kernels.
-
-Time 0 is the first event of each timeline. Where a GPU lane is empty, the GPU has nothing to do;
-the share of that time is written above the lane.
-"""
-
-from __future__ import annotations
+Above, the whole step, on one time axis for all; below, the same short window of each, large enough
+to read the names of the kernels. Time 0 is the first event of each timeline."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -47,24 +40,14 @@ class _Step(NamedTuple):
 
 
 def timeline(
-    timelines: Mapping[str, Sequence[TraceEvent]],
-    path: Path | str,
-    *,
-    title: str | None = None,
-    caption: str = PREDICTED,
-    zoom_us: float = 60.0,
-    middle: bool = False,
-) -> None:
-    """Write the figure to `path`. Without a `title`, the first timeline is held against the last.
-
-    The short windows are `zoom_us` wide, from the first call that is not the engine's own work, or
-    from the kernel in the `middle` of each step. `caption` names model, device and op list, and
-    says whether they are predicted. Raises ValueError when there is no timeline, or one has no
-    events on the GPU.
-    """
+    timelines: Mapping[str, Sequence[TraceEvent]], path: Path | str, *, title: str | None = None,
+    caption: str = PREDICTED, zoom_us: float = 60.0, middle: bool = False,
+) -> None:  # fmt: skip
+    """Without a `title`, the first timeline is held against the last. The short windows are
+    `zoom_us` wide, from the first call that is not the engine's own work, or from the kernel in the
+    `middle` of each step. `caption` names model, device and op list, and says whether they are
+    predicted. Raises ValueError when one has no events on the GPU."""
     steps = [_step(name, events, middle) for name, events in timelines.items()]
-    if not steps:
-        raise ValueError("no timelines: give the events of at least one step")
     first, last = steps[0], steps[-1]
     finding = f"{first.name}: ITL {first.itl_us / 1e3:.2f} ms, the GPU idle {first.idle:.0%}"
     if last is not first:
@@ -78,7 +61,13 @@ def timeline(
     with canvas(path, size, title=title or finding, caption=caption) as figure:
         rows = figure.subplots(2 * len(steps) + 1, 1, height_ratios=[LEGEND_TALL, *heights])
         above, below = rows[1 : len(steps) + 1], rows[len(steps) + 1 :]
-        _legend(rows[0], steps)
+        used = {e.category for step in steps for e in step.events}
+        handles = [Patch(color=c, label=told) for one, (c, told) in COLOURS.items() if one in used]
+        rows[0].set_axis_off()
+        rows[0].legend(
+            handles=handles, loc="upper left", ncols=4, borderaxespad=0, columnspacing=1.4,
+            handlelength=1.2,
+        )  # fmt: skip
         for axes, step in zip(above, steps, strict=True):
             _whole(axes, step, whole_us)
         above[-1].set_xlabel("ms since the step began: the whole step")
@@ -105,21 +94,7 @@ def _step(name: str, events: Sequence[TraceEvent], middle: bool) -> _Step:
     return _Step(name[:1].upper() + name[1:], moved, itl_us, idle, begin_us)
 
 
-# ---------------------------------------------------------------- panels
-
-
-def _legend(axes: Axes, steps: Sequence[_Step]) -> None:
-    """What the colours that are used mean."""
-    used = {e.category for step in steps for e in step.events}
-    axes.set_axis_off()
-    axes.legend(
-        handles=[Patch(color=c, label=told) for name, (c, told) in COLOURS.items() if name in used],
-        loc="upper left", ncols=4, borderaxespad=0, columnspacing=1.4, handlelength=1.2,
-    )  # fmt: skip
-
-
 def _whole(axes: Axes, step: _Step, end_us: float) -> None:
-    """The whole step, on an axis that all steps share, with its ITL at its end."""
     _lanes(axes, step.events, 0.001, GPU_TALL, edge=0.0)
     axes.set_xlim(0, end_us / 1e3)
     end_ms = step.itl_us / 1e3

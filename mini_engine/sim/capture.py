@@ -10,8 +10,7 @@ a kernel, the value of a loop counter. Here as on a GPU:
 * memory allocated meanwhile comes from the graph's pool and stays mapped as long as the graph.
 
 Sources: CUDA C++ Programming Guide, "CUDA Graphs: Creating a Graph Using Stream Capture";
-torch.cuda.CUDAGraph, "Graph memory management".
-"""
+torch.cuda.CUDAGraph, "Graph memory management"."""
 
 from __future__ import annotations
 
@@ -32,8 +31,6 @@ class CaptureError(RuntimeError):
 
 
 class Graph:
-    """Recorded launches. `replay()` runs them on whatever their addresses then hold."""
-
     def __init__(self, device: Device, pool: int | None, name: str) -> None:
         self.device, self.name = device, name
         self.pool = device.memory.new_pool() if pool is None else pool
@@ -58,7 +55,6 @@ class Graph:
 
     @property
     def graphs(self) -> list[Graph]:
-        """Itself: what a `PiecewiseGraph` has several of."""
         return [self]
 
     @property
@@ -68,18 +64,13 @@ class Graph:
 
 
 class PiecewiseGraph:
-    """Graphs with live launches between them."""
-
     def __init__(self, device: Device) -> None:
         self.device = device
         self.launches: list[Graph | Node] = []  # of a replay, in order; a node is launched live
 
     def replay(self) -> None:
-        """Replay each graph and submit each node, in the order of `launches`.
-
-        The GPU runs them in the order in which they are submitted: a live launch reads what the
-        graph before it wrote, and the graph after it reads what the live launch wrote.
-        """
+        """Replay each graph and submit each node, in the order of `launches`, in which the GPU runs
+        them: a live launch reads what the graph before it wrote."""
         for launch in self.launches:
             if isinstance(launch, Graph):
                 launch.replay()
@@ -92,12 +83,10 @@ class PiecewiseGraph:
 
     @property
     def live(self) -> list[Node]:
-        """The launches that run eagerly at each replay."""
         return [launch for launch in self.launches if isinstance(launch, Node)]
 
     @property
     def nodes(self) -> list[Node]:
-        """The captured launches of all graphs."""
         return [node for graph in self.graphs for node in graph.nodes]
 
     @property
@@ -106,10 +95,7 @@ class PiecewiseGraph:
 
 
 class BreakableGraph(PiecewiseGraph):
-    """One capture, cut at launches whose label is in `break_on`: B of them make B + 1 graphs.
-
-    As vLLM 0.33's breakable capture.
-    """
+    """One capture, cut at launches whose label is in `break_on`, as vLLM 0.33's breakable one."""
 
     def __init__(
         self, device: Device, pool: int | None, name: str, break_on: frozenset[str]
@@ -121,16 +107,14 @@ class BreakableGraph(PiecewiseGraph):
 
     def append(self, node: Node) -> None:
         """Take the next launch of the capture, in the order in which the function makes them.
-
         Afterwards a replay of `launches` must run every launch that was taken once, and in that
         order: the marked ones (label in `break_on`) live, all others as nodes of graphs, those
         between two marked ones in one graph. Its graphs have `self.pool` and `self.name`. Nothing
         runs before the replay, marked or not.
 
-        Left open: what stands where two marked launches follow each other, or nothing follows the
-        last. It may be a graph of nothing, as in vLLM, or no graph. So B breaks leave B + 1 graphs
-        at most. The first graph stands in `launches` from the beginning.
-        """
+        Where two marked launches follow each other, or nothing follows the last, may stand a graph
+        of nothing, as in vLLM, or no graph: B breaks leave B + 1 graphs at most. The first graph
+        stands in `launches` from the beginning."""
         if node.label in self.break_on:
             self.launches += [node, Graph(self.device, self.pool, self.name)]
         else:
@@ -149,11 +133,8 @@ class Recorder:
 
 @contextmanager
 def recording(device: Device, pool: int, record: Callable[[Node], None]) -> Iterator[Recorder]:
-    """Give the launches of the body to `record`; none runs.
-
-    Memory of the pool stays mapped meanwhile, freed or not. A recording that fails leaves no
-    memory behind.
-    """
+    """Give the launches of the body to `record`; none runs. Memory of the pool stays mapped
+    meanwhile, freed or not. A recording that fails leaves no memory behind."""
     device.refuse_in_capture("beginning a capture inside a capture")
     recorder = device.recorder = Recorder(record, pool)
     device.memory.pin(pool)

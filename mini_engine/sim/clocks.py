@@ -1,12 +1,8 @@
 """The two clocks of a device, and the queue between them.
 
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
-has ended and the gap between kernels is over:
-
-    start = max(cpu, gpu + gap)
-
-While `queue_depth` submissions have not ended, the CPU waits with the next one.
-"""
+has ended and the gap between kernels is over: start = max(cpu, gpu + gap). While `queue_depth`
+submissions have not ended, the CPU waits with the next one."""
 
 from __future__ import annotations
 
@@ -33,16 +29,13 @@ class Counters:
         return Counters(**vars(self))
 
     def since(self, earlier: Counters) -> Counters:
-        """What was done between `earlier` and now."""
         return Counters(**{k: v - getattr(earlier, k) for k, v in vars(self).items()})
 
 
 class Clocks:
-    """The time on the CPU's and on the GPU's clock, in µs since the device was made."""
-
     def __init__(self, spec: DeviceSpec, *, record: bool) -> None:
         self.spec = spec
-        self.cpu_us = 0.0  # now, on the CPU's clock
+        self.cpu_us = 0.0  # now, on the CPU's clock, since the device was made
         self.gpu_us = 0.0  # when the GPU will have done all that was issued
         self.counters = Counters()
         self.recording = record
@@ -50,7 +43,6 @@ class Clocks:
         self._ends: deque[float] = deque()  # when each submission will have run
 
     def cpu(self, name: str, duration_us: float, category: str) -> None:
-        """The CPU works for `duration_us`."""
         self._event(CPU, name, self.cpu_us, duration_us, category)
         self.cpu_us += duration_us
         if category != "wait":
@@ -65,10 +57,8 @@ class Clocks:
         self, name: str, cpu_us: float, kind: str, works: Iterable[tuple[str, float]]
     ) -> None:
         """The CPU issues one submission, once the queue has room: a launch, a graph or a copy.
-
         `works` are what the GPU does for it, in order: a name, and how long it takes. `kind` says
-        what they are: "kernel", "node" (of a graph) or "copy".
-        """
+        what they are: "kernel", "node" (of a graph) or "copy"."""
         ends = self._ends
         while ends and ends[0] <= self.cpu_us:
             ends.popleft()
@@ -89,7 +79,6 @@ class Clocks:
         self.issue(name, self.spec.copy_us, "copy", [(name, self.spec.kernel_floor_us)])
 
     def gpu(self, name: str, gap_us: float, duration_us: float, category: str) -> None:
-        """The GPU works for `duration_us` on what was issued last."""
         start = max(self.cpu_us, self.gpu_us + gap_us)
         self._event(GPU, name, start, duration_us, category)
         self.gpu_us = start + duration_us
@@ -97,7 +86,6 @@ class Clocks:
         self.counters.kernels += category != "copy"
 
     def wait_until(self, at_us: float, why: str = "idle") -> None:
-        """The CPU waits, unless that time has passed already."""
         if at_us > self.cpu_us:
             self.cpu(why, at_us - self.cpu_us, "wait")
 

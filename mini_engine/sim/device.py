@@ -6,12 +6,9 @@
     device.read(x)                         # waits for the GPU, then copies back
 
 A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`, and the GPU what `kernel_us` says
-(mini_engine/step/run.py); mini_engine/sim/clocks.py says when the kernel starts.
-
-With `compute=False` the device only counts costs: kernels are not run and big buffers take no
-memory, so that a model of any size is predicted in milliseconds. Copies from the host still
-happen, since the cost of attention depends on the metadata that they bring.
-"""
+(mini_engine/step/run.py). With `compute=False` the device only counts costs: kernels are not run
+and big buffers take no memory. Copies from the host still happen, since the cost of attention
+depends on the metadata that they bring."""
 
 from __future__ import annotations
 
@@ -39,16 +36,10 @@ from mini_engine.step.run import kernel_us
 
 
 class Device(Clocks):
-    """One simulated GPU and the CPU thread that feeds it, each with its clock."""
-
     def __init__(
-        self,
-        spec: DeviceSpec,
-        *,
-        compute: bool = True,
-        memory_bytes: int | None = None,
+        self, spec: DeviceSpec, *, compute: bool = True, memory_bytes: int | None = None,
         record: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
         super().__init__(spec, record=record)
         self.compute = compute
@@ -72,7 +63,6 @@ class Device(Clocks):
         return Buffer(self.memory, block, block.address, shape, kind)
 
     def upload(self, array: np.ndarray) -> Buffer:
-        """A new buffer with the contents of `array`."""
         buffer = self.empty(array.shape, array.dtype.str)
         self.copy_(buffer, array)
         return buffer
@@ -96,16 +86,8 @@ class Device(Clocks):
         finally:
             self._pool = before
 
-    @contextmanager
-    def scratch(self) -> Iterator[Scratch]:
-        """Buffers that are freed together at the end, even after an error, unless kept."""
-        scratch = Scratch(self)
-        try:
-            yield scratch
-        finally:
-            for buffer in scratch.buffers:
-                if buffer.block.owned_by(buffer.serial):
-                    self.free(buffer)
+    def scratch(self) -> Scratch:
+        return Scratch(self)
 
     def launch(
         self, kernel: Kernel, *buffers: Buffer, label: str | None = None, **scalars: Scalar
@@ -132,10 +114,8 @@ class Device(Clocks):
             self.copy_batch([(target, source)])
 
     def copy_batch(self, copies: Sequence[tuple[Buffer, np.ndarray]]) -> None:
-        """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does).
-
-        Refused while capturing: the graph would hold the address of host memory that may move.
-        """
+        """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does). Refused
+        while capturing: the graph would hold the address of host memory that may move."""
         self.refuse_in_capture(
             "a copy from pageable host memory: copy into a static buffer before it"
         )
@@ -178,7 +158,6 @@ class Device(Clocks):
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Launches between graphs: an engine does more for each of them there."""
         self._launch_us = self.spec.live_op_us
         try:
             yield
@@ -186,7 +165,6 @@ class Device(Clocks):
             self._launch_us = self.spec.cpu_op_us
 
     def synchronize(self) -> None:
-        """Wait until the GPU has done all its work."""
         self.refuse_in_capture("synchronize")
         self.drain()
 
@@ -220,18 +198,25 @@ class Device(Clocks):
 
 
 class Scratch:
-    """The buffers of one forward pass, freed together. See `Device.scratch`."""
+    """`with device.scratch() as scratch:` buffers of one forward pass, which are freed together at
+    the end, even after an error, unless kept."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
-        self.buffers: list[Buffer] = []
+        self.device, self.buffers = device, list[Buffer]()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for buffer in self.buffers:
+            if buffer.block.owned_by(buffer.serial):
+                self.device.free(buffer)
 
     def empty(self, *shape: int, dtype: type | str = "float32") -> Buffer:
-        """A buffer of this shape, holding garbage, until the end of the scratch."""
         self.buffers.append(self.device.empty(shape, dtype))
         return self.buffers[-1]
 
     def keep(self, buffer: Buffer) -> Buffer:
-        """Take `buffer` out: the caller frees it."""
+        """The caller frees it."""
         self.buffers.remove(buffer)
         return buffer

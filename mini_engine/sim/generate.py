@@ -1,9 +1,8 @@
 """Text from the engine on the simulated device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -31,63 +30,41 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Generation(generation.Generation):
-    """What one run of the engine wrote, and what it took."""
-
     counters: Counters  # of serving, without capture
     simulated_us: float
 
 
 def open_checkpoint(folder: Path | str) -> Checkpoint:
-    """Read config and tokenizer, and find the weights. Raises `ValueError` naming the file that is
-    wrong."""
+    """Raises ValueError naming the file that is wrong."""
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(Path(folder), config.eos_token_ids, config.vocab_size)
     return Checkpoint(config, load_weights(config, folder), tokenizer)
 
 
 def generate(
-    checkpoint: Checkpoint,
-    spec: DeviceSpec,
-    prompts: Sequence[str],
-    mode: str,
-    *,
-    max_new_tokens: int = 48,
-    capture_sizes: Sequence[int] | None = None,
-    sampling: SamplingParams = GREEDY,
-    speculation: generation.Speculation = generation.PLAIN,
-    on_token: generation.OnToken | None = None,
-    tell: generation.Tell = lambda line: None,
-) -> Generation:
-    """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
-    is the first prompt's; `requests_for` says what the seeds of the others are.
-
-    `tell` is given lines for people. Raises `ValueError` for an empty prompt, for one that does
-    not fit the context, for a draft model that does not fit the other, and for weights that are not
-    finite; `MemoryError` for a model that does not fit.
-    """
+    checkpoint: Checkpoint, spec: DeviceSpec, prompts: Sequence[str], mode: str, *,
+    max_new_tokens: int = 48, capture_sizes: Sequence[int] | None = None,
+    sampling: SamplingParams = GREEDY, speculation: generation.Speculation = generation.PLAIN,
+    on_token: generation.OnToken | None = None, tell: generation.Tell = lambda line: None,
+) -> Generation:  # fmt: skip
+    """Run all prompts side by side. `sampling` is the first prompt's (`requests_for`). Raises
+    ValueError for an empty prompt, for one that does not fit the context, for a draft model that
+    does not fit the other, and for weights that are not finite; MemoryError for a model that does
+    not fit."""
     tokenizer = checkpoint.tokenizer
     limits = generation.limits_for(checkpoint.config, len(prompts), speculation)
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
     device = Device(spec)
+    drawn = sampling.temperature > 0
+    captured = partial(_captured, device, mode, capture_sizes, tell, drawn)
 
-    def runner_of(model: Checkpoint, limits: SchedulerLimits) -> tuple[SimRunner, CaptureReport]:
-        """A runner of this model on the device, with its graphs captured."""
-        dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
-        # Tables of RoPE for no more positions than can occur.
-        config = replace(model.config, max_position_embeddings=limits.max_model_len)
-        drawn = sampling.temperature > 0
-        runner = SimRunner(device, config, model.weights, limits, dispatcher, sampling=drawn)
-        report = runner.capture()
-        for line in report.lines():
-            tell(line)
-        return runner, report
+    def drafting(folder: Path, limits: SchedulerLimits) -> SimRunner:
+        draft = open_checkpoint(folder)
+        return captured(draft.config, draft.weights, limits)[0]
 
-    proposer = generation.proposer_for(
-        speculation, checkpoint.config, requests, limits,
-        lambda folder, alone: runner_of(open_checkpoint(folder), alone)[0],
-    )  # fmt: skip
-    runner, report = runner_of(checkpoint, limits)
+    proposer = generation.proposer_for(speculation, checkpoint.config, requests, limits, drafting)
+    runner, report = captured(checkpoint.config, checkpoint.weights, limits)
     before, began = device.counters.copy(), device.cpu_us
     done = generation.generated(runner, report, limits, requests, tokenizer, proposer, on_token)
     counters = device.counters.since(before)
@@ -99,10 +76,20 @@ def open_engine(
     capture_sizes: Sequence[int] | None, tell: generation.Tell, spec: DeviceSpec,
 ) -> Engine:  # fmt: skip
     """An engine for whoever comes, its graphs captured; each request is drawn as it asks for."""
+    weights = load_weights(config, folder)
+    runner, _ = _captured(Device(spec), mode, capture_sizes, tell, True, config, weights, limits)
+    return Engine(runner, limits, runner.dispatcher)
+
+
+def _captured(
+    device: Device, mode: str, capture_sizes: Sequence[int] | None, tell: generation.Tell,
+    drawn: bool, config: ModelConfig, weights: Weights, limits: SchedulerLimits,
+) -> tuple[SimRunner, CaptureReport]:  # fmt: skip
+    """A runner with its graphs captured, and tables of RoPE for all positions that can occur."""
     dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     config = replace(config, max_position_embeddings=limits.max_model_len)
-    weights = load_weights(config, folder)
-    runner = SimRunner(Device(spec), config, weights, limits, dispatcher, sampling=True)
-    for line in runner.capture().lines():
+    runner = SimRunner(device, config, weights, limits, dispatcher, sampling=drawn)
+    report = runner.capture()
+    for line in report.lines():
         tell(line)
-    return Engine(runner, limits, dispatcher)
+    return runner, report

@@ -3,8 +3,7 @@
 inputs = StaticInputs(device, {"x": ((8, width), "float32")})
 runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
 runner.capture()                       # largest rung first, all in one pool
-y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
-"""
+y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out"""
 
 from __future__ import annotations
 
@@ -23,12 +22,10 @@ Forward = Callable[[int], Buffer]
 
 
 class StaticInputs:
-    """Buffers whose addresses never change; each step's values are copied into them.
-
-    `shapes` gives each input the shape of the largest batch and a dtype. They start as zeros, and
-    zero is what a padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded
-    row may write there.
-    """
+    """Buffers whose addresses never change; each step's values are copied into them. `shapes` gives
+    each input the shape of the largest batch and a dtype. They start as zeros, and zero is what a
+    padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded row may write
+    there."""
 
     def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
         self.device = device
@@ -41,15 +38,12 @@ class StaticInputs:
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
-        """Fill all buffers with zeros: a warm-up must not see the last batch."""
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Copy the batch in, padded with zeros up to `rows`, in one call.
-
-        `arrays` has the batch's own rows for each name in `view(rows)`, perhaps fewer than the view
-        has, and not equally many for all. The view's other rows become zeros; what lies behind the
-        view stays as it is.
+        """Copy the batch in, padded with zeros up to `rows`, in one call. `arrays` has the batch's
+        own rows for each name in `view(rows)`, perhaps fewer than the view has, and not equally
+        many for all. The view's other rows become zeros; what lies behind the view stays as it is.
         """
         copies = []
         for name, buffer in self.view(rows).items():
@@ -65,37 +59,27 @@ class GraphRunner:
     A forward may have a memory, as a KV cache is one. So nothing is computed twice, and nothing for
     rows that are nobody's, except from zeros, which is what a padded row reads.
 
-    * Before a rung is captured, its forward runs once eagerly, a *warm-up*: what a first call does,
-      a capture does not permit. A warm-up is a real step, so it runs when all inputs are zeros, not
-      on the last batch. Its memory comes from `pool`. When the capture begins, its output has been
-      freed, and the GPU has done all of it.
+    * Before a rung is captured, its forward runs once eagerly, a *warm-up*, since a capture does
+      not permit what a first call does. It is a real step, so it runs when all inputs are zeros.
+      Its memory comes from `pool`. When the capture begins, its output has been freed, and the GPU
+      has done all of it.
     * A capture runs the forward once more and executes nothing.
     * A step copies the batch to where the graph reads, all inputs in one call, and launches one
-      graph: one copy, one launch. It waits for nothing, neither before the copy nor after the
-      launch, takes no memory of the device, and neither calls the forward nor clears the inputs.
-      What the graph reads and the batch does not fill is zeros; buffers are not touched beyond
-      what the graph of this rung reads (`inputs.view`).
+      graph: one copy, one launch. It waits for nothing, takes no memory of the device, and neither
+      calls the forward nor clears the inputs. What the graph reads and the batch does not fill is
+      zeros; buffers are not touched beyond what the graph of this rung reads (`inputs.view`).
 
     Others read `device`, `forward`, `inputs`, `ladder` (a `CaptureLadder`), `pool`, and `graphs`:
-    each captured rung -> its graph. What else is kept is nobody else's business.
-    """
+    each captured rung -> its graph."""
 
     def __init__(
-        self,
-        device: Device,
-        forward: Forward,
-        inputs: StaticInputs,
-        sizes: Sequence[int],
-        *,
-        share_pool: bool = True,
-        pool: int | None = None,
-    ) -> None:
-        """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
-
-        `sizes` are the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`,
-        which other graphs use already. `share_pool=False` gives every rung a new pool of its own,
-        to show in a lesson what that costs; `pool` is then the last one. Captures nothing yet.
-        """
+        self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int], *,
+        share_pool: bool = True, pool: int | None = None,
+    ) -> None:  # fmt: skip
+        """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer. `sizes` are
+        the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`, which other
+        graphs use already. `share_pool=False` gives every rung a new pool of its own, to show in a
+        lesson what that costs; `pool` is then the last one. Captures nothing yet."""
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)
         self.share_pool = share_pool
@@ -105,24 +89,19 @@ class GraphRunner:
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Warm up and capture every rung, in the order of `capture_ladder`, which gets `order`.
-
         Returns its report, with a `RungReport` of each captured rung. A rung that finds no memory
         (`DeviceOutOfMemory`) is dropped; any other error is passed on. May be called again: then
-        `graphs` has the new graphs, and no old one, not even that of a rung that is now dropped.
-        """
+        `graphs` has the new graphs, and no old one, not even that of a rung that is now dropped."""
         self.graphs, self.outputs = {}, {}
         return capture_ladder(self.ladder.sizes, self._capture_rung, order)
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """`run_at` the rung of `rung_for`."""
         return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
     def rung_for(self, num_rows: int) -> int:
-        """The smallest captured rung that holds `num_rows` rows.
-
-        Not every rung of the ladder was captured. Raises `CaptureError` where no captured rung
-        fits, naming the number of rows and the largest captured rung, if there is one.
-        """
+        """The smallest captured rung that holds `num_rows` rows. Not every rung of the ladder was
+        captured. Raises `CaptureError` where no captured rung fits, naming the number of rows and
+        the largest captured rung, if there is one."""
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
         if rung is None:
             raise CaptureError(
@@ -139,16 +118,12 @@ class GraphRunner:
         a row for each token, others one for each request. They are only read.
 
         A forward may give fewer rows than the batch has; then all of them are returned. They are
-        not copied: they stand in the graph's memory, which the next replay overwrites.
-        """
+        not copied: they stand in the graph's memory, which the next replay overwrites."""
         self.inputs.stage(rung, arrays)
         self.graphs[rung].replay()
         return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
 
-    # -- parts ---------------------------------------------------------------------------------
-
     def _capture_rung(self, rung: int) -> RungReport:
-        """Warm up, record, keep the graph under its rung. Returns what that took."""
         device, memory = self.device, self.device.memory
         if not self.share_pool:
             self.pool = memory.new_pool()
@@ -156,13 +131,9 @@ class GraphRunner:
         self._warm_up(rung)
         graph, output = self._record(rung)
         self.graphs[rung], self.outputs[rung] = graph, output
-        return RungReport(
-            rung,
-            len(graph.graphs),
-            device.cpu_us - began,
-            memory.reserved_bytes(self.pool) - reserved,
-            graph.driver_bytes,
-        )
+        grown = memory.reserved_bytes(self.pool) - reserved
+        took_us, driver = device.cpu_us - began, graph.driver_bytes
+        return RungReport(rung, len(graph.graphs), took_us, grown, driver)
 
     def _warm_up(self, rung: int) -> None:
         """Run once eagerly, on null inputs, in the graphs' pool, since no replay is under way."""
@@ -173,11 +144,9 @@ class GraphRunner:
 
     def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward of `rung` rows in `pool`, under a name that has the rung in it.
-
         Returns the graph and the buffer that its replays write, which holds garbage until the first
         of them. `capture` calls it once for each rung, after the warm-up: a subclass that captures
-        in another way (`PiecewiseGraphRunner`) replaces this method and nothing else.
-        """
+        in another way (`PiecewiseGraphRunner`) replaces this method and nothing else."""
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
         return graph, output

@@ -1,15 +1,13 @@
-"""The kernels of a decoder, in numpy: nine a layer, and a few at either end of a step.
-
-In: arrays on the device. Out: the out-parameter, always first, written in place.
+"""The kernels of a decoder, in numpy: nine a layer, and a few at either end of a step. The
+out-parameter is always first, and written in place.
 
 **Batch invariance.** A row's result must not depend on the rows beside it, or eager and graph could
 not be compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear`
 multiplies row by row, and `attention` does one query at a time over exactly the keys it may see. A
 real engine cannot afford this and compares with a tolerance.
 
-Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables are
-left out, and of a KV cache only what is read counts. `mini_engine/step/kernels.py` gives the same
-figures from a model's shape; a test compares them.
+Costs: each activation and weight is moved once. Index arrays and rotary tables are left out, and of
+a KV cache only what is read counts, as in `mini_engine/step/kernels.py`.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """
@@ -60,10 +58,8 @@ def add_rms_norm(
 def linear(
     out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None
 ) -> None:
-    """out = x @ weightᵀ + bias. out (T, N), x (T, K), weight (N, K), bias (N,) or none.
-
-    Row by row over one block of outputs after another, which stays in the cache of a core.
-    """
+    """out = x @ weightᵀ + bias. out (T, N), x (T, K), weight (N, K), bias (N,) or none. Row by row
+    over one block of outputs after another, which stays in the cache of a core."""
     size = max(BLOCK // weight.shape[1], 1)
     for first in range(0, len(weight), size):
         block = slice(first, first + size)
@@ -83,46 +79,34 @@ def _rope_bytes(
 ) -> int:
     kv_heads, head_dim = k_cache.shape[2:]
     stored = 2 * len(qkv) * kv_heads * head_dim * k_cache.dtype.itemsize
-    norms = 2 * head_dim * qkv.dtype.itemsize if eps else 0
-    return qkv.nbytes + q.nbytes + stored + norms
+    return qkv.nbytes + q.nbytes + stored + 2 * head_dim * qkv.dtype.itemsize * (eps > 0)
 
 
 def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, eps: float = 0) -> float:
-    numbers = len(q) * (q.shape[1] + k_cache.shape[2] * k_cache.shape[3])
-    return (15 if eps else 7) * numbers / 2
+    return (15 if eps else 7) / 2 * len(q) * (q.shape[1] + k_cache.shape[2] * k_cache.shape[3])
 
 
 @kernel(bytes=_rope_bytes, flops=_rope_flops, indices=(4, 5))
 def rope_kv_write(*buffers: np.ndarray, eps: float = 0) -> None:
-    """Rotate q and k to their positions; put k and v into the cache slots of their tokens.
-
-    The buffers: q (T, q), k_cache and v_cache (blocks, block_size, kv_heads, D), qkv (T, q + 2kv),
+    """Rotate q and k to their positions; put k and v into the cache slots of their tokens. The
+    buffers: q (T, q), k_cache and v_cache (blocks, block_size, kv_heads, D), qkv (T, q + 2kv),
     positions and slot_mapping (T,) int32, cos and sin (max_position, D/2); and none, or the weights
-    (D,) of an RMSNorm over each head of q and of one over each head of k before RoPE (Qwen3).
-    """
+    (D,) of an RMSNorm over each head of q and of one over each head of k before RoPE (Qwen3)."""
     q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, *norms = buffers
     qk_norm = (norms[0], norms[1], eps) if norms else None
     _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, qk_norm)
 
 
 def _rope_and_store(
-    q: np.ndarray,
-    k_cache: np.ndarray,
-    v_cache: np.ndarray,
-    qkv: np.ndarray,
-    positions: np.ndarray,
-    slot_mapping: np.ndarray,
-    cos: np.ndarray,
-    sin: np.ndarray,
+    q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, qkv: np.ndarray,
+    positions: np.ndarray, slot_mapping: np.ndarray, cos: np.ndarray, sin: np.ndarray,
     qk_norm: tuple[np.ndarray, np.ndarray, float] | None,
-) -> None:
+) -> None:  # fmt: skip
     """Write the rotated queries to q, and rotated keys and plain values into their cache slots.
-
     Shapes as in `rope_kv_write`. Row t stands at positions[t] in its request; its q and k are
     rotated by that, whatever its row or slot. A cache seen as rows, (blocks × block_size, kv_heads,
     D), has slot s in row s; no other row changes. `qk_norm` is (q_weight, k_weight, eps): RMSNorm
-    over each head of q and k before they are rotated; None leaves it out.
-    """
+    over each head of q and k before they are rotated; None leaves it out."""
     kv_heads, head_dim = k_cache.shape[2:]
     queries, keys, values = _heads_of(qkv, q.shape[1], kv_heads, head_dim)
     if qk_norm:
@@ -138,56 +122,45 @@ def _heads_of(
     qkv: np.ndarray, q_size: int, kv_heads: int, head_dim: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """qkv (T, q + 2kv) cut into queries (T, heads, D), keys and values (T, kv_heads, D)."""
-    queries, keys, values = np.split(qkv, [q_size, q_size + kv_heads * head_dim], axis=1)
-    return (
-        queries.reshape(len(qkv), -1, head_dim),
-        keys.reshape(len(qkv), kv_heads, head_dim),
-        values.reshape(len(qkv), kv_heads, head_dim),
+    queries, keys, values = (
+        part.reshape(len(qkv), -1, head_dim)
+        for part in np.split(qkv, [q_size, q_size + kv_heads * head_dim], axis=1)
     )
+    return queries, keys, values
 
 
 def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer) -> int:
-    context_lens = rest[3].array
     kv_row = k_cache.shape[2] * k_cache.shape[3] * k_cache.dtype.itemsize
-    return out.nbytes + q.nbytes + 2 * kv_row * int(context_lens.sum())
-
-
-def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer) -> int:
-    return 4 * out.shape[1] * attention_pairs(rest[2].array, rest[3].array)
+    return out.nbytes + q.nbytes + 2 * kv_row * int(rest[3].array.sum())
 
 
 def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
     """How many pairs (query, key) the step's attention compares, in one head of one layer.
-
     query_lens, context_lens (R,) int32, as in `attention`: a request brings query_len queries, the
     last tokens of a context of context_len, and each sees the keys up to and including its own.
     Linear in the context where query_len is 1, quadratic where it is the whole context. A padded
-    request has query_len 0. No loop over tokens or requests, since every launch calls this.
-    """
+    request has query_len 0. No loop over tokens or requests, since every launch calls this."""
     queries = query_lens.astype(np.int64)  # the sum of a long prompt's pairs outgrows int32
     # query i of n at the end of a context of c sees c - n + 1 + i keys
     return int((queries * (2 * context_lens - queries + 1) // 2).sum())
 
 
-@kernel(bytes=_attention_bytes, flops=_attention_flops, kind="attention", indices=(4,))
+@kernel(
+    bytes=_attention_bytes,
+    flops=lambda out, *b: 4 * out.shape[1] * attention_pairs(b[4].array, b[5].array),
+    kind="attention", indices=(4,),
+)  # fmt: skip
 def attention(
-    out: np.ndarray,
-    q: np.ndarray,
-    k_cache: np.ndarray,
-    v_cache: np.ndarray,
-    block_table: np.ndarray,
-    query_lens: np.ndarray,
-    context_lens: np.ndarray,
-) -> None:
-    """Paged causal attention: query t of a request sees the keys up to its own position.
-
-    out, q (T, q); caches (blocks, block_size, kv_heads, D); block_table (R, max_blocks) int32;
-    query_lens, context_lens (R,) int32: a request's tokens in this step, and in its whole context
-    including them. Requests follow one another in q, each with its query_len rows, the last tokens
-    of its context; a padded request has query_len 0. One token's attention is `attend_tiled(q,
-    keys, values)`, with q as (kv_heads, group, D) and the keys and values that it sees. Rows beyond
-    the last query are padding, which nobody reads: leave them as they are.
-    """
+    out: np.ndarray, q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray,
+    block_table: np.ndarray, query_lens: np.ndarray, context_lens: np.ndarray,
+) -> None:  # fmt: skip
+    """Paged causal attention: query t of a request sees the keys up to its own position. out, q (T,
+    q); caches (blocks, block_size, kv_heads, D); block_table (R, max_blocks) int32; query_lens,
+    context_lens (R,) int32: a request's tokens in this step, and in its whole context including
+    them. Requests follow one another in q, each with its query_len rows, the last tokens of its
+    context; a padded request has query_len 0. One token's attention is `attend_tiled(q, keys,
+    values)`, with q as (kv_heads, group, D) and the keys and values that it sees. Rows beyond the
+    last query are padding, which nobody reads: leave them as they are."""
     kv_heads, head_dim = k_cache.shape[2:]
     row = 0
     for blocks, query_len, context_len in zip(block_table, query_lens, context_lens, strict=True):
@@ -221,9 +194,6 @@ def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
     out[...] = gate / (F32(1) + np.exp(-gate)) * up
 
 
-# ---------------------------------------------------------------- a mixture of experts
-
-
 @kernel(
     bytes=lambda chosen, ids, scores, **_: chosen.nbytes + scores.nbytes,
     flops=lambda chosen, ids, scores, **_: 4 * scores.size,
@@ -248,8 +218,6 @@ def sort_by_expert(order: np.ndarray, ids: np.ndarray) -> None:
 
 
 def _touched(out: Buffer, weight: Buffer) -> float:
-    """The share of the experts that so many tokens are expected to need (`Experts.touched`): what
-    a router chooses is known on the device alone."""
     tokens, active, width = out.shape
     return 1 - (1 - active * width / weight.shape[0]) ** tokens
 
@@ -264,8 +232,8 @@ def grouped_linear(
     out: np.ndarray, x: np.ndarray, weight: np.ndarray, ids: np.ndarray, order: np.ndarray
 ) -> None:
     """out[t, j] = x[t] times the matrix of token t's expert j. out (T, k, N); x (T, K), or (T, k,
-    K) with a row for each expert; weight (experts * N, K), one expert's rows under another's. Every
-    row is multiplied by itself, as in `linear`; `order` has those of one expert side by side."""
+    K) with a row for each expert; weight (experts * N, K), one expert's rows under another's;
+    `order` has the rows of one expert side by side."""
     tokens, active, width = out.shape
     rows, sorted_ids = out.reshape(-1, width), ids.reshape(-1)[order]
     wide = x.reshape(tokens, -1, weight.shape[1])
@@ -297,13 +265,11 @@ def argmax(out: np.ndarray, logits: np.ndarray) -> None:
 
 @kernel(flops=lambda out, a, b: out.size)
 def add(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """out = a + b."""
     np.add(a, b, out=out)
 
 
 @kernel(flops=lambda out, a, b: out.size)
 def multiply(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """out = a · b."""
     np.multiply(a, b, out=out)
 
 

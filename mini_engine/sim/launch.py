@@ -4,13 +4,10 @@
     def add(out, a, b):
         np.add(a, b, out=out)
 
-    device.launch(add, out, a, b)
-
 A kernel is a numpy function that writes its out-parameters, plus its cost: `bytes` and `flops` are
 called with the buffers and the same scalars. Where the cost depends on the *contents* of a buffer
 (attention reads as much KV as the context is long), it reads `buffer.array`: metadata that the host
-wrote, which a device that only counts costs has, too.
-"""
+wrote, which a device that only counts costs has, too."""
 
 from __future__ import annotations
 
@@ -64,12 +61,10 @@ class Buffer:
         start, stop, _ = rows.indices(self.shape[0])
         if rows.stop is not None and rows.stop > self.shape[0]:
             raise ValueError(f"buffer[:{rows.stop}] of a buffer with {self.shape[0]} rows")
-        row_bytes = self.nbytes // max(self.shape[0], 1)
-        shape = (max(stop - start, 0), *self.shape[1:])
-        return self._at(self.address + start * row_bytes, shape)
+        address = self.address + start * (self.nbytes // max(self.shape[0], 1))
+        return self._at(address, (max(stop - start, 0), *self.shape[1:]))
 
     def check_alive(self, use: str) -> None:
-        """Raise `UseAfterFree` when the memory was freed since this handle was made."""
         if not self.block.owned_by(self.serial):
             raise UseAfterFree(
                 f"{use}: the buffer at {self.address:#x} {self.shape} was freed. "
@@ -82,17 +77,15 @@ class Buffer:
         return buffer
 
 
-Cost = Callable[..., int | float]
-
-
 def _each_buffer_once(*buffers: Buffer, **_: Scalar) -> int:
     return sum(buffer.nbytes for buffer in buffers)
 
 
+Cost = Callable[..., int | float]
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """A numpy function with out-parameters, and what it costs."""
-
     name: str
     function: Callable[..., None]
     bytes: Cost  # bytes moved through device memory
@@ -102,12 +95,9 @@ class Kernel:
 
 
 def kernel(
-    *,
-    bytes: Cost = _each_buffer_once,
-    flops: Cost = lambda *_, **__: 0,
-    kind: Kind = "other",
+    *, bytes: Cost = _each_buffer_once, flops: Cost = lambda *_, **__: 0, kind: Kind = "other",
     indices: tuple[int, ...] = (),
-) -> Callable[[Callable[..., None]], Kernel]:
+) -> Callable[[Callable[..., None]], Kernel]:  # fmt: skip
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
     return lambda function: Kernel(function.__name__, function, bytes, flops, kind, indices)
 
@@ -147,11 +137,9 @@ def cost_kernel(name: str, bytes: float, flops: float, kind: Kind = "other") -> 
 
 @kernel()
 def copy(target: np.ndarray, source: np.ndarray) -> None:
-    """target = source. Bytes: each read once, written once."""
     target[...] = source
 
 
 def check_copy(target: Buffer, shape: Sequence[int]) -> None:
-    """Raises ValueError unless the shapes are equal."""
     if tuple(shape) != target.shape:
         raise ValueError(f"copy_ into {target.shape} from {tuple(shape)}: the shapes must be equal")

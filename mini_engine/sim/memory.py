@@ -1,19 +1,17 @@
 """Device memory: an address space, a caching allocator and its pools.
 
-A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when.
-This is the smallest allocator in which one can ask it:
+A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when:
 
 * memory is taken from the device in **segments** and handed out in **blocks** (best fit, split,
   merged again when freed), as PyTorch's caching allocator does;
 * a freed block stays in its pool and is handed out again: a graph that still points there reads
-  what the next owner wrote. Only `release_cached` gives a segment back; from then on its addresses
-  are nobody's, and touching one raises `IllegalAddress`;
+  what the next owner wrote. Only `release_cached` gives a segment back; touching it then raises
+  `IllegalAddress`;
 * a **pool** is a set of segments for its own users only. Graphs that never run at the same time
   may share one: captured largest first, the small ones fit into the memory of the large one.
 
-Nothing is promised about the contents of fresh memory. Here every allocation is filled with 0xFF
-bytes, NaN in every float type and -1 in every integer type, so that a read before a write shows.
-"""
+Every allocation is filled with 0xFF bytes, NaN in every float type and -1 in every integer type, so
+that a read before a write shows."""
 
 from __future__ import annotations
 
@@ -54,14 +52,11 @@ class Block:
     serial: int = 0  # which allocation this is: a stale handle carries an older number
 
     def owned_by(self, serial: int) -> bool:
-        """Is allocation number `serial` still the owner of this block?"""
         return not self.free and self.serial == serial
 
 
 @dataclass(eq=False)
 class Segment:
-    """A run of bytes taken from the device."""
-
     address: int
     nbytes: int
     pool: int
@@ -80,8 +75,6 @@ class Memory:
     counts costs: no byte is ever touched."""
 
     def __init__(self, capacity_bytes: int, *, poison: bool = True) -> None:
-        if capacity_bytes <= 0:
-            raise ValueError(f"memory of {capacity_bytes} bytes: give the device a positive size")
         self.capacity_bytes = capacity_bytes
         self.poison = poison
         self.epoch = 0  # grows when addresses are given back: older views are out of date
@@ -94,7 +87,6 @@ class Memory:
         self._serial = 0
 
     def new_pool(self) -> int:
-        """The id of a new, empty pool."""
         pool, self._next_pool = self._next_pool, self._next_pool + 1
         self._free[pool] = []
         return pool
@@ -109,19 +101,16 @@ class Memory:
         return sum(s.nbytes for s in self._segments if pool is None or s.pool == pool)
 
     def allocated_bytes(self, pool: int | None = None) -> int:
-        """Bytes handed out and not yet freed, of `pool` or of all pools."""
         return sum(b.nbytes for b in self._live.values() if pool is None or b.pool == pool)
 
     def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
-        """A block of `nbytes`, rounded up to a multiple of `BLOCK_BYTES`, at least one of them.
-
-        It is the free block of `pool` that fits best or, where none fits, the beginning of a new
+        """A block of `nbytes`, rounded up to a multiple of `BLOCK_BYTES`, at least one of them. It
+        is the free block of `pool` that fits best or, where none fits, the beginning of a new
         segment. The excess is split off and stays free. A block in use is not `free`, has a serial
         that no allocation had before, and stands in `_live` under its address. All its bytes are
         poison, whoever had them before, and no others are written. Raises `ValueError` for a
         negative size or an unknown pool, which changes nothing, and `DeviceOutOfMemory`, which
-        changes no block in use; what was only cached has gone back by then (`_grow`).
-        """
+        changes no block in use; what was only cached has gone back by then (`_grow`)."""
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
         if pool not in self._free:
@@ -139,12 +128,10 @@ class Memory:
 
     def free(self, block: Block, *, fill: bool = True) -> None:
         """Give `block` back to its pool, joined with its free neighbours, to be handed out again.
-
         Nothing goes back to the device: the address stays mapped. The bytes of `block`, and no
         others, are poisoned, unless `fill` is off: its neighbours may have been freed to stay as
         they are. `block` says that it is `free`, even where another one now covers its bytes. For a
-        block that is not in use, raises `ValueError` and changes nothing.
-        """
+        block that is not in use, raises `ValueError` and changes nothing."""
         if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
         del self._live[block.address]
@@ -155,28 +142,19 @@ class Memory:
 
     def release_cached(self, pool: int | None = None) -> int:
         """Give the segments of `pool`, or of all pools, that are one free block back to the device.
-
-        A pool that captured graphs use (`pin`) keeps its segments: the graphs remember addresses
-        in them, whether the blocks are free or not. Returns the bytes released.
-        """
-        gone = [
-            s
-            for s in self._segments
-            if len(s.blocks) == 1
-            and s.blocks[0].free
-            and pool in (None, s.pool)
-            and not self._graphs.get(s.pool)
-        ]
+        A pool that captured graphs use (`pin`) keeps its segments: the graphs remember addresses in
+        them, whether the blocks are free or not. Returns the bytes released."""
+        empty = [s for s in self._segments if len(s.blocks) == 1 and s.blocks[0].free]
+        mine = [s for s in empty if pool in (None, s.pool)]
+        gone = [s for s in mine if not self._graphs.get(s.pool)]
         for segment in gone:
             self._unmap(segment)
         return sum(s.nbytes for s in gone)
 
     def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """What stands at `address`, as an array that shares the device's bytes.
-
-        Like a GPU, it does not ask who owns the address now.
-        Raises `IllegalAddress` when no segment holds the whole range.
-        """
+        """What stands at `address`, as an array that shares the device's bytes. Like a GPU, it does
+        not ask who owns the address now. Raises `IllegalAddress` when no segment holds the whole
+        range."""
         nbytes = math.prod(shape) * dtype.itemsize
         index = bisect_right(self._segments, address, key=lambda segment: segment.address)
         segment = self._segments[index - 1] if index else None
@@ -194,10 +172,8 @@ class Memory:
 
     def _best_fit(self, wanted: int, pool: int) -> Block | None:
         """Take the smallest free block of at least `wanted` bytes out of the free list of `pool`.
-
         Of equally large ones it is the one at the lowest address. None if none is large enough:
-        other pools are not asked. `_free[pool]` is sorted by size, then by address.
-        """
+        other pools are not asked. `_free[pool]` is sorted by size, then by address."""
         free = self._free[pool]
         index = bisect_left(free, wanted, key=lambda block: block.nbytes)
         return free.pop(index) if index < len(free) else None
@@ -235,13 +211,11 @@ class Memory:
         self._insert_free(rest)
 
     def _merge(self, block: Block) -> Block:
-        """Join `block`, which is free, with its free neighbours in the segment.
-
-        Returns the joined block: it is free, covers all of them, and may be any one of them or a
-        new one. A neighbour leaves its free list; neither `block` nor the joined block is in one.
-        In the segment's `blocks` the joined block stands in the place of all that it covers, so
-        that they stay in order and without holes.
-        """
+        """Join `block`, which is free, with its free neighbours in the segment. Returns the joined
+        block: it is free, covers all of them, and may be any one of them or a new one. A neighbour
+        leaves its free list; neither `block` nor the joined block is in one. In the segment's
+        `blocks` the joined block stands in the place of all that it covers, so that they stay in
+        order and without holes."""
         blocks = block.segment.blocks
         index = blocks.index(block)
         if index + 1 < len(blocks) and blocks[index + 1].free:
@@ -268,11 +242,7 @@ def size_order(block: Block) -> tuple[int, int]:
 
 
 def round_up(n: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `n`."""
     return -(-n // multiple) * multiple
-
-
-# -- in which order the rungs of a ladder find room -----------------------------------------------
 
 
 def capture_ladder(
@@ -280,17 +250,12 @@ def capture_ladder(
     capture_rung: Callable[[int], RungReport],
     order: Sequence[int] | None = None,
 ) -> CaptureReport:
-    """Capture every rung once, in the order in which the small ones find room, and report.
-
-    `rungs` are all rungs, in any order. `order`, if it is given, is the order to keep to, for a
-    lesson; rungs that it leaves out are not captured, and an empty one leaves out all.
-    `capture_rung(rung)` captures one into the pool that all share and says what that took. A rung
-    for which it raises `DeviceOutOfMemory` is dropped, and the others are still tried; any other
-    error is passed on.
-
+    """Capture every rung once, in the order in which the small ones find room. `rungs` are all
+    rungs, in any order; `order`, for a lesson, replaces them and their order. `capture_rung(rung)`
+    captures one into the pool that all share and says what that took. A rung for which it raises
+    `DeviceOutOfMemory` is dropped, and the others are still tried; any other error is passed on.
     Returns the reports of the captured rungs and the numbers of the dropped ones, each in the order
-    in which they were tried.
-    """
+    in which they were tried."""
     report = CaptureReport()
     for rung in sorted(rungs, reverse=True) if order is None else order:
         try:

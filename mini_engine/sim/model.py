@@ -1,14 +1,10 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family, or Qwen3's mixture of experts, on the simulated
 device.
 
-    hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
-    tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
-
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
-the number of tokens.
-"""
+the number of tokens."""
 
 from __future__ import annotations
 
@@ -74,7 +70,6 @@ class StepInputs:
     last_rows: Buffer  # (R q,) rows of its last q tokens, whose logits are sampled
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The same addresses, cut to a step of this size."""
         rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
         rows["last_rows"] *= len(self.last_rows) // len(self.query_lens)
         return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
@@ -99,16 +94,11 @@ class KVCache:
 
 
 class Model:
-    """Weights on a device, and the launches of a forward pass over them."""
-
     def __init__(
         self, device: Device, config: ModelConfig, weights: Weights | None, cache: KVCache
     ) -> None:
         """Without `weights` (a device that only counts costs) they are allocated, not filled, and
-        have 2 bytes an element, as in a real engine.
-        """
-        if weights is None and device.compute:
-            raise ValueError("a device that computes needs weights: load_weights(folder)")
+        have 2 bytes an element, as in a real engine."""
         self.device, self.config, self.cache = device, config, cache
         self.dtype = "float32" if weights else "float16"
         half = (config.max_position_embeddings, config.head_dim // 2)
@@ -117,7 +107,6 @@ class Model:
         self.sin = device.upload(tables[1]) if tables else device.empty(half)
 
         def put(tensors: Mapping[str, tuple[int, ...]]) -> Buffer:
-            """These tensors on the device, row under row: read, or only allocated."""
             if weights:
                 return device.upload(weights.stacked(tensors))
             (_, *width), rows = next(iter(tensors.values())), sum(s[0] for s in tensors.values())
@@ -167,7 +156,6 @@ class Model:
     def _run(
         self, rows: Sequence[tuple[Any, ...]], labels: Sequence[str], values: Mapping[str, Buffer]
     ) -> None:
-        """Launch the kernels of one part of the list."""
         for (kernel, *names), label in zip(rows, labels, strict=True):
             buffers = [values[name] for name in names if name in values]
             scalars: dict[str, Any] = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
@@ -176,17 +164,12 @@ class Model:
             self.device.launch(kernel, *buffers, label=label, **scalars)
 
     def head(
-        self,
-        hidden: Buffer,
-        last_rows: Buffer,
-        logits: Buffer | None = None,
+        self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None,
         sampling: tuple[Buffer, Buffer] | None = None,
-    ) -> Buffer:
-        """The token after each of these rows, (S,) int32. The caller frees it.
-
-        It is the greedy one, unless `sampling` gives the positions of all tokens (T,) and the
-        `param_rows` to draw by, (S, 5). `logits` (S, V), if given, receives the logits.
-        """
+    ) -> Buffer:  # fmt: skip
+        """The token after each of these rows, (S,) int32. The caller frees it. It is the greedy
+        one, unless `sampling` gives the positions of all tokens (T,) and the `param_rows` to draw
+        by, (S, 5). `logits` (S, V), if given, receives the logits."""
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
             tokens = scratch.empty(requests, dtype=INDEX)

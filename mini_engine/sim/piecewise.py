@@ -1,8 +1,7 @@
 """Piecewise graphs: a graph runner for a forward with launches that resist capture.
 
 It cuts the list of launches at these, the *splitting ops*, as vLLM does, captures the pieces
-between them as graphs, and runs the splitting ops *live*: launched at each replay.
-"""
+between them as graphs, and runs the splitting ops *live*: launched at each replay."""
 
 from __future__ import annotations
 
@@ -16,19 +15,10 @@ from mini_engine.sim.launch import Buffer
 
 
 class PiecewiseGraphRunner(GraphRunner):
-    """Captures the pieces between the ops that resist capture, and runs those live."""
-
     def __init__(
-        self,
-        device: Device,
-        forward: Forward,
-        inputs: StaticInputs,
-        sizes: Sequence[int],
-        splitting_ops: Collection[str],
-        *,
-        share_pool: bool = True,
-        pool: int | None = None,
-    ) -> None:
+        self, device: Device, forward: Forward, inputs: StaticInputs, sizes: Sequence[int],
+        splitting_ops: Collection[str], *, share_pool: bool = True, pool: int | None = None,
+    ) -> None:  # fmt: skip
         """`splitting_ops` are labels of launches; neighbours share a piece, as in vLLM."""
         super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
         self.splitting_ops = frozenset(splitting_ops)
@@ -43,8 +33,7 @@ class PiecewiseGraphRunner(GraphRunner):
 
         `self.forward` is called once, since each call allocates anew, and nothing executes here.
         Two ways lead there, and both are right: list the launches first and capture what lies
-        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`).
-        """
+        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`)."""
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
         whole = PiecewiseGraph(self.device)

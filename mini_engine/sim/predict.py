@@ -1,16 +1,9 @@
 """What each mode would take on a full-size model: a step played on the two clocks of a device.
 
-In:  a shape, a device spec, a mode; or any list of ops, and how they are launched.
-Out: a `Prediction`: one decode step taken apart, with a timeline to draw.
-
     predict(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL").itl_us
     timeline, _ = play(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-`mini_engine.step.run` gives the length of the same steps by a formula; tests hold the simulated
-engine's runner, this and that together.
-"""
-
-from __future__ import annotations
+`mini_engine.step.run` gives the length of the same steps by a formula."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +24,6 @@ HF_EAGER = "HF eager"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a decode step takes in one mode."""
-
     mode: str
     timeline: tuple[TraceEvent, ...]  # of the decode step; its time starts at 0
     work: Counters  # of that step
@@ -43,23 +34,15 @@ class Prediction:
 
     @property
     def utilisation(self) -> float:
-        """The share of the step in which the GPU works, 0 to 1."""
         return self.work.gpu_us / self.itl_us
 
 
 def predict(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    mode: str,
-    *,
-    batch: int = 1,
-    context: int = 512,
+    config: ModelConfig, spec: DeviceSpec, mode: str, *, batch: int = 1, context: int = 512,
     capture_sizes: Sequence[int] | None = None,
-) -> Prediction:
-    """What `mode` takes: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE, … or `HF eager`.
-
-    The step is a decode of `batch` requests with `context` tokens each, this step's included.
-    """
+) -> Prediction:  # fmt: skip
+    """What a decode of `batch` requests with `context` tokens each, this step's included, takes in
+    a mode: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE, … or `HF eager`."""
     (seqs, budget), shape = spec.batch_defaults, StepShape.decode(batch, context)
     if batch > seqs:
         raise ValueError(f"batch {batch}: expected 1 to {seqs} requests")
@@ -77,10 +60,8 @@ def predict(
 def play(
     ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1
 ) -> tuple[tuple[TraceEvent, ...], Counters]:
-    """A step of these ops on the device's clocks: engine, copy of the inputs, `ops`, way back.
-
-    Nothing is computed. Returns its timeline, which begins at 0, and what was done in it.
-    """
+    """A step of these ops on the device's clocks: engine, copy of the inputs, `ops`, way back. Its
+    timeline begins at 0."""
     clocks = Clocks(spec, record=True)
     before_us, beside_us = around(spec, num_reqs)
     clocks.host_work("schedule and prepare", before_us)

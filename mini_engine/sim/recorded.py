@@ -2,19 +2,12 @@
 
 In:  the name of a recording that ships with the project, or a file that `torch.profiler` has
      written (`export_chrome_trace`, .json or .json.gz).
-Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken apart,
-     `Anatomy`: launches, kernels by kind, how busy the GPU was, and what it waited for.
-
-    step = load_recording("sglang-qwen3-8b-graph")
-    anatomy(step).launches, anatomy(step).kinds["norm"].count      # 9 launches, 145 norms
+Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken apart, `Anatomy`.
 
 A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
 how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
-Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted.
-
-A profiler with stacks slows the host down: the times of the CPU lane, and the idle time of the GPU
-in an eager step, are upper bounds.
-"""
+Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted. A
+profiler with stacks slows the host down: the idle time of an eager step is an upper bound."""
 
 from __future__ import annotations
 
@@ -67,8 +60,6 @@ class Recording:
 
 @dataclass(frozen=True)
 class Share:
-    """The kernels of one kind."""
-
     count: float  # of several steps, the mean
     us: float
 
@@ -93,7 +84,6 @@ class Anatomy:
 
 
 def recording_names() -> list[str]:
-    """The recordings that ship with the project."""
     files = {path.stem for path in RECORDINGS.glob("*.json")} - {NSYS.stem}
     return sorted(files | set(nsys_steps()))
 
@@ -105,10 +95,9 @@ def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
     if (file := RECORDINGS / f"{word}.json") in RECORDINGS.glob("*.json") and file != NSYS:
         data = json.loads(file.read_text(encoding="utf-8"))
         what = f"{data['engine']}, {data['model']}, {data['gpu']}: {data['step']}"
-        if "kernels" in data:
-            return Recording(word, what, data["source"], (), data.get("as"), _table(data))
-        rows = [(lane, data["names"][name], *rest) for lane, name, *rest in data["events"]]
-        return Recording(word, what, data["source"], _on_two_lanes(rows), data.get("as"))
+        rows = [(lane, data["names"][at], *rest) for lane, at, *rest in data.get("events", ())]
+        table, events = _table(data) if "kernels" in data else None, _on_two_lanes(rows)
+        return Recording(word, what, data["source"], events, data.get("as"), table)
     if word in nsys_steps():
         if not (steps := nsys_steps(batch)):
             raise ValueError(f"{word}: no step of {batch} requests was recorded: use 1, 4, 8 or 16")
@@ -122,14 +111,19 @@ def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
 
 def _table(data: Mapping[str, Any]) -> Anatomy:
     """One step of a table of kernels, whose figures are sums over `steps`."""
-    steps, kinds = data["steps"], dict[str, Share]()
-    listed = [(kind_of(name), count, us) for name, count, us in data["kernels"]]
-    listed.append((UNLISTED, 0, data["busy_us"] - sum(us for _, _, us in listed)))
-    for kind, count, us in listed:
+    steps, busy_us = data["steps"], data["busy_us"]
+    listed = [(kind_of(name), count / steps, us / steps) for name, count, us in data["kernels"]]
+    listed.append((UNLISTED, 0, busy_us / steps - sum(us for _, _, us in listed)))
+    return Anatomy(None, None, None, data["layers"], busy_us / steps, None, None, _shares(listed))
+
+
+def _shares(kernels: Iterable[tuple[str, float, float]]) -> dict[str, Share]:
+    """(kind, how many, µs) summed up by kind, the longest first."""
+    kinds: dict[str, Share] = {}
+    for kind, count, us in kernels:
         so_far = kinds.get(kind, Share(0, 0.0))
-        kinds[kind] = Share(so_far.count + count / steps, so_far.us + us / steps)
-    by_time = dict(sorted(kinds.items(), key=lambda item: -item[1].us))
-    return Anatomy(None, None, None, data["layers"], data["busy_us"] / steps, None, None, by_time)
+        kinds[kind] = Share(so_far.count + count, so_far.us + us)
+    return dict(sorted(kinds.items(), key=lambda item: -item[1].us))
 
 
 def nsys_steps(batch: int = 1) -> dict[str, Recording]:
@@ -148,24 +142,24 @@ def nsys_steps(batch: int = 1) -> dict[str, Recording]:
         )
         way, like_way = ("graph", "FULL") if mode == "cudagraph" else ("eager", "NONE")
         name, context = f"sglang-{model}-h100-{way}".lower(), prompt + (before + tokens) // 2
-        what = f"{data['engine']}, {model}, {data['gpu']}: batch {batch}, {way}, {context} tokens "
+        what = (f"{data['engine']}, {model}, {data['gpu']}: batch {batch}, {way}, {context} tokens "
+                "of context in the mean")  # fmt: skip
         table = Anatomy(launches, None, kernels, None, busy * 1e3, launching * 1e3, other * 1e3, {})
         like = {"shape": model.lower(), "spec": "h100", "engine": "sglang", "mode": [like_way],
                 "batch": batch, "context": context}  # fmt: skip
-        what += "of context in the mean"
         found[name] = Recording(name, what, data["source"], (), like, table)
     return found
 
 
 def anatomy(recording: Recording) -> Anatomy:
-    """Launches, kernels by kind, and where the GPU's time went."""
     return recording.table or anatomy_of(recording.events)
 
 
 def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
     """The anatomy of a timeline. With `whole`, the GPU also waits before its first kernel."""
     on_gpu = sorted((e for e in events if e.lane == GPU), key=lambda e: e.start_us)
-    calls = sorted((e for e in events if _launches(e)), key=lambda e: e.start_us)
+    on_cpu = (e for e in events if e.lane == CPU and e.category in ("launch", "graph", "copy"))
+    calls = sorted(on_cpu, key=lambda e: e.start_us)
     idle_in_launch = idle = busy = 0.0
     until = min(e.start_us for e in events) if whole else on_gpu[0].start_us
     for event in on_gpu:
@@ -177,32 +171,15 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
         until = max(until, event.end_us)
     if whole:
         idle += max(e.end_us for e in events) - until
-    kinds: dict[str, list[float]] = {}
-    for event in on_gpu:
-        kinds.setdefault(kind_of(event.name), []).append(event.duration_us)
-    shares = {kind: Share(len(took), sum(took)) for kind, took in kinds.items()}
-    kernels, launches = counted(events)
+    shares = _shares((kind_of(event.name), 1, event.duration_us) for event in on_gpu)
     heard = any(e.lane == CPU for e in events)  # else nobody recorded the calls
     once = shares.get("KV write") or shares.get("attention")
+    launches, graphs = len(calls), sum(e.category == "graph" for e in calls)
+    kernels = sum(e.category in ("kernel", "node") for e in on_gpu)  # a copy is none
     return Anatomy(
-        launches=launches if heard else None,
-        graph_launches=sum(e.category == "graph" for e in calls) if heard else None,
-        kernels=kernels,
-        layers=int(once.count) if once else None,
-        busy_us=busy,
-        idle_in_launch_us=idle_in_launch if heard else None,
-        idle_us=idle,
-        kinds=dict(sorted(shares.items(), key=lambda item: -item[1].us)),
-    )
-
-
-def counted(events: Sequence[TraceEvent]) -> tuple[int, int]:
-    """(kernels, launches). A copy is a launch to the CPU, and no kernel to the GPU."""
-    return sum(e.category in ("kernel", "node") for e in events), sum(map(_launches, events))
-
-
-def _launches(event: TraceEvent) -> bool:
-    return event.lane == CPU and event.category in ("launch", "graph", "copy")
+        launches if heard else None, graphs if heard else None, kernels,
+        int(once.count) if once else None, busy, idle_in_launch if heard else None, idle, shares,
+    )  # fmt: skip
 
 
 def kind_of(kernel: str) -> str:
@@ -218,27 +195,31 @@ _LANES = {
     "kernel": "gpu", "gpu_memcpy": "gpu", "gpu_memset": "gpu",
     "cuda_runtime": "api", "cuda_driver": "api", "hip_runtime": "api", "cpu_op": "op",
 }  # fmt: skip
+# What a call does, by a word of its name: the first that fits.
+_CALLS = {"GraphLaunch": "graph", "Launch": "launch", "Memcpy": "copy", "Memset": "copy",
+          "Synchronize": "wait"}  # fmt: skip
 
 
 def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, ...]:
     """The step of median length among a profiler's `traceEvents`, in µs from its first event: what
     an annotation "ProfilerStep#N" spans; where there is none, all that was recorded. Lane CPU: the
-    ops of its thread, and the calls into CUDA. Lane GPU: what these calls started.
+    ops of its thread, and the calls into CUDA. Lane GPU: what these calls started. The rows are
+    kineto's (pytorch/kineto, libkineto: ActivityType.cpp, CuptiActivity.h)."""
 
-    The rows are kineto's (pytorch/kineto, libkineto: ActivityType.cpp, CuptiActivity.h).
-    """
-    complete = [event for event in listed if event.get("ph") == "X"]
-    marks = [event for event in complete if _category_of(event) == "user_annotation"]
-    steps = [mark for mark in marks if str(mark["name"]).startswith(STEP)]
+    def thread(event: Mapping[str, Any]) -> tuple[Any, Any]:
+        return event.get("pid"), event.get("tid")
+
+    complete = [(str(e.get("cat", "")).lower(), e) for e in listed if e.get("ph") == "X"]
+    steps = [event for category, event in complete
+             if category == "user_annotation" and str(event["name"]).startswith(STEP)]  # fmt: skip
     begin, end, place = float("-inf"), float("inf"), None
     if steps:
         step = sorted(steps, key=lambda e: float(e["dur"]))[len(steps) // 2]
-        begin, place = float(step["ts"]), _thread(step)
+        begin, place = float(step["ts"]), thread(step)
         end = begin + float(step["dur"])
-    rows: list[Row] = []
-    started, known = list[Row](), set[int]()
-    for event in complete:
-        if not (lane := _LANES.get(_category_of(event), "")):
+    rows, started, known = list[Row](), list[Row](), set[int]()
+    for category, event in complete:
+        if not (lane := _LANES.get(category, "")):
             continue
         correlation = int(event.get("args", {}).get("correlation", 0))
         row = lane, str(event["name"]), float(event["ts"]), float(event["dur"]), correlation
@@ -247,7 +228,7 @@ def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, 
             continue
         if lane == "api":
             known.add(correlation)
-        if begin <= row[2] < end and place in (None, _thread(event)):
+        if begin <= row[2] < end and place in (None, thread(event)):
             rows.append(row)
     # By correlation and not by time, since the two clocks agree only to about a µs. Where a library
     # launches in a way that kineto does not follow, the call is unknown and time decides.
@@ -256,16 +237,7 @@ def events_of_profile(listed: Iterable[Mapping[str, Any]]) -> tuple[TraceEvent, 
     return _on_two_lanes(rows)
 
 
-def _category_of(event: Mapping[str, Any]) -> str:
-    return str(event.get("cat", "")).lower()
-
-
-def _thread(event: Mapping[str, Any]) -> tuple[Any, Any]:
-    return event.get("pid"), event.get("tid")
-
-
 def _profile(path: Path) -> tuple[TraceEvent, ...]:
-    """The step of a profiler's file. ValueError where it is none, or saw nothing of the GPU."""
     try:
         opened = gzip.open if path.name.endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8") as file:
@@ -281,7 +253,6 @@ def _profile(path: Path) -> tuple[TraceEvent, ...]:
 
 
 def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
-    """Rows as events, each with the category by which it is drawn and counted."""
     listed = sorted(rows, key=lambda row: row[2])
     in_graphs = {row[4] for row in listed if row[0] == "api" and "GraphLaunch" in row[1]}
     # A copy to pageable memory returns when it is done (CUDA Runtime API, "API synchronization
@@ -289,27 +260,16 @@ def _on_two_lanes(rows: Iterable[Row]) -> tuple[TraceEvent, ...]:
     waits = {row[4] for row in listed if row[0] == "gpu" and row[1].endswith("-> Pageable)")}
     events = []
     for lane, name, start, duration, correlation in listed:
+        where, category = CPU, "host"
         if lane in ("gpu", "node"):
             moved = name.startswith(("Memcpy", "Memset"))
             inside = lane == "node" or correlation in in_graphs
-            category = "copy" if moved else "node" if inside else "kernel"
+            where, category = GPU, "copy" if moved else "node" if inside else "kernel"
         elif lane == "api":
-            category = "wait" if correlation in waits else _category(name)
-        else:
-            category = "host"
-        where = GPU if lane in ("gpu", "node") else CPU
+            category = next((does for word, does in _CALLS.items() if word in name), "host")
+            category = "wait" if correlation in waits else category
         events.append(TraceEvent(where, name, start - listed[0][2], duration, category))
     return tuple(events)
-
-
-def _category(call: str) -> str:
-    for word, category in (
-        ("GraphLaunch", "graph"), ("Launch", "launch"), ("Memcpy", "copy"), ("Memset", "copy"),
-        ("Synchronize", "wait"),
-    ):  # fmt: skip
-        if word in call:
-            return category
-    return "host"
 
 
 def _overlap(calls: Sequence[TraceEvent], begin: float, end: float) -> float:

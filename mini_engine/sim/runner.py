@@ -1,16 +1,11 @@
 """The engine's runner on the simulated GPU: a scheduled batch in, sampled tokens out.
 
-It runs a batch as the dispatcher's descriptor says:
-
 * NONE: every launch from the CPU, unpadded;
 * FULL: one graph for the body and the head, padded to its rung;
 * PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape depends
   on the number of requests, which is not in the key of a piecewise graph.
 
-Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's.
-"""
-
-from __future__ import annotations
+Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's."""
 
 from collections.abc import Sequence
 
@@ -48,28 +43,17 @@ class ModelInputs(StaticInputs):
         return vars(self.step(rows, min(rows, self.max_num_seqs)))
 
     def step(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The inputs of a step of exactly this size."""
         return StepInputs(**self.buffers).rows(num_tokens, num_reqs)
 
 
 class SimRunner:
-    """Runs batches of one model on one simulated device. An `engine.Runner`."""
-
     def __init__(
-        self,
-        device: Device,
-        config: ModelConfig,
-        weights: Weights | None,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        *,
-        share_pool: bool = True,
-        sampling: bool = False,
-    ) -> None:
-        """Puts the model on `device` and captures nothing yet: call `capture()`. With `sampling`
-        each request is drawn as its `SamplingParams` say; without, all are greedy.
-        Raises ValueError for limits with `host_blocks`: nothing here copies K and V out.
-        """
+        self, device: Device, config: ModelConfig, weights: Weights | None, limits: SchedulerLimits,
+        dispatcher: GraphDispatcher, *, share_pool: bool = True, sampling: bool = False,
+    ) -> None:  # fmt: skip
+        """Captures nothing yet: call `capture()`. With `sampling` each request is drawn as its
+        `SamplingParams` say; without, all are greedy. Raises ValueError for limits with
+        `host_blocks`: nothing here copies K and V out."""
         if limits.host_blocks:
             raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
@@ -150,7 +134,6 @@ class SimRunner:
         return self._whole(step)
 
     def _whole(self, step: StepInputs) -> Buffer:
-        """Body and head."""
         hidden = self.model.body(step)
         tokens = self._head(hidden, step)
         self.device.free(hidden)

@@ -1,13 +1,8 @@
 """Draws on the simulated device: a kernel in the place of the argmax, for an engine that samples.
 
-In: logits (S, V), positions of the step's tokens, which of them are sampled, and the parameters of
-these (`param_rows`), all in device memory, so that a graph bakes nothing in. Out: a token for each.
-
-The arithmetic is that of `mini_engine/cuda/sampling.py`, which says why. The words of the noise are
-the same bit for bit; its logarithms are another library's, and may differ in the last place.
-"""
-
-from __future__ import annotations
+All that it reads is in device memory, so that a graph bakes nothing in. The arithmetic is that of
+`mini_engine/cuda/sampling.py`, which says why. The words of the noise are the same bit for bit; its
+logarithms are another library's, and may differ in the last place."""
 
 from collections.abc import Sequence
 

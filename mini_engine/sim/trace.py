@@ -1,10 +1,7 @@
 """Timeline events, and the trace file that Perfetto and chrome://tracing open.
 
 Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts` and `dur` in µs,
-and metadata events `ph: "M"` that name processes and threads.
-"""
-
-from __future__ import annotations
+and metadata events `ph: "M"` that name processes and threads."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +46,6 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
 
 
 def summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str, float]]:
-    """How long each timeline is that has events, and how busy its lanes are."""
     found = {}
     for name, events in timelines.items():
         if events:

@@ -1,10 +1,6 @@
 """The weights of a model as float32 numpy arrays, (out, in) as the file has them: y = x @ W.T.
 
-In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read.
-Out: `Weights`: the tensors by name; q, k, v stacked into one matrix and gate, up into another.
-"""
-
-from __future__ import annotations
+q, k, v are stacked into one matrix and gate, up into another."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +24,6 @@ class Weights:
     read: Callable[[str], Array]  # a tensor, by its name in a Hugging Face checkpoint
 
     def stacked(self, names: Iterable[str]) -> Array:
-        """The named tensors, row under row."""
         parts = [self.read(name) for name in names]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

@@ -1,13 +1,7 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
-    config = named_shape("qwen3-1.7b")
-    int4 = stored_as(config, "int4")
-    report = capacity(config, load_spec("rtx4070"), context=10_000, stored=int4)
-    report.max_batch, report.floor_ms          # requests at that context; ms a step
-
 These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
-KV blocks of 16 tokens round each request up by 15 tokens at most.
-"""
+KV blocks of 16 tokens round each request up by 15 tokens at most."""
 
 from __future__ import annotations
 
@@ -25,8 +19,6 @@ EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens o
 
 
 class Fit(NamedTuple):
-    """What fits into free memory."""
-
     left_bytes: int  # beside `batch` requests; below 0: so many are missing
     max_batch: int  # requests of this context
     max_context: int  # tokens of one request alone
@@ -58,7 +50,6 @@ class CapacityReport:
         return self.left_bytes >= 0
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """(label, bytes, note) of every item, in the order in which memory is taken."""
         cache = f"{self.batch} x {self.context:,} tokens, {self.kv_bytes_per_token:,} bytes each"
         return [
             ("card", self.vram_bytes, "all there is"),
@@ -73,53 +64,35 @@ class CapacityReport:
 
 
 def capacity(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    *,
-    context: int,
-    batch: int = 1,
-    stored: Stored | None = None,
-    capture_sizes: Sequence[int] = (),
-) -> CapacityReport:
+    config: ModelConfig, spec: DeviceSpec, *, context: int, batch: int = 1,
+    stored: Stored | None = None, capture_sizes: Sequence[int] = (),
+) -> CapacityReport:  # fmt: skip
     """`stored`: weights and cache; as the checkpoint is where None is given. `capture_sizes`: of
     full graphs. Raises ValueError for a number below 1."""
-    for name, number in (("context", context), ("batch", batch)):
-        if number < 1:
-            raise ValueError(f"{name} is {number}, expected 1 or more")
-    stored = stored or stored_as(config)
-    top = max(capture_sizes, default=0)
-    ops = step_ops(config, StepShape.decode(1, 1), spec.ops)
-    nodes = sum(op.by != "torch" for op in ops) * len(capture_sizes)
-    node_bytes = nodes * spec.graph_node_bytes
+    stored, top = stored or stored_as(config), max(capture_sizes, default=0)
+    ops = step_ops(config, StepShape.decode(batch, context), spec.ops)
+    node_bytes = sum(op.by != "torch" for op in ops) * len(capture_sizes) * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = spec.vram_bytes - spec.reserved_bytes - stored.held - eager - pool - node_bytes
-    room = fit(free, context, batch, stored.kv_bytes_per_token, logit_bytes(config))
+    kv_bytes, logits = stored.kv_bytes_per_token, logit_bytes(config)
     must_read = stored.must_read(batch * context, config.touched_share(batch))
     return CapacityReport(
-        context=context,
-        batch=batch,
-        vram_bytes=spec.vram_bytes,
-        reserved_bytes=spec.reserved_bytes,
-        weight_bytes=stored.held,
-        activation_bytes=eager + batch * logit_bytes(config),
-        graph_pool_bytes=pool,
-        graph_node_bytes=node_bytes,
-        kv_bytes_per_token=stored.kv_bytes_per_token,
-        kv_bytes=batch * context * stored.kv_bytes_per_token,
-        **room._asdict(),
+        context, batch, spec.vram_bytes, spec.reserved_bytes, stored.held,
+        activation_bytes=eager + batch * logits,
+        graph_pool_bytes=pool, graph_node_bytes=node_bytes,
+        kv_bytes_per_token=kv_bytes, kv_bytes=batch * context * kv_bytes,
+        **fit(free, context, batch, kv_bytes, logits)._asdict(),
         model_context=config.max_position_embeddings,
         floor_ms=floor_ms(must_read, spec.bandwidth_gb_s),
         copy_floor_ms=floor_ms(must_read, spec.copy_bandwidth_gb_s),
-    )
+    )  # fmt: skip
 
 
 def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
-    """What fits into the bytes that are free for requests; they may be below 0.
-
-    A request takes `per_token` bytes of cache for every token of its context, and `per_request`
-    whatever its length. The limits are the largest whole numbers that still fit; what fits exactly
-    fits; 0 when not even one does.
-    """
+    """What fits into the bytes that are free for requests; they may be below 0. A request takes
+    `per_token` bytes of cache for every token of its context, and `per_request` whatever its
+    length. The limits are the largest whole numbers that still fit; what fits exactly fits; 0 when
+    not even one does."""
     a_request = context * per_token + per_request
     return Fit(
         left_bytes=free_bytes - batch * a_request,
@@ -152,11 +125,7 @@ def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
     return bytes_read / (bandwidth_gb_s * 1e6)  # 1 GB/s is 1e6 bytes a ms
 
 
-# ---------------------------------------------------------------- what may be predicted at all
-
-
 def check_context(config: ModelConfig, context: int) -> None:
-    """Raises ValueError for a context in tokens beyond the one that the model was made for."""
     if context > config.max_position_embeddings:
         most = f"was made for {config.max_position_embeddings:,} tokens at most"
         if config.sliding_window:

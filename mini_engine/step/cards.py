@@ -15,9 +15,7 @@ A figure is an object: {"value": 4800, "kind": "datasheet", "source": "..."}. Th
     fitted      `validate --fit` found it from published measurements; the source says from which
 
 A figure has one home: bytes, flops and boundaries belong to the card, CPU time to the host, and how
-much CPU work a step takes to the engine. It is counted in ops of the host, so that a slower host
-slows every engine. What a file lacks, or has too much, is refused by file and field.
-"""
+much CPU work a step takes to the engine, counted in ops of the host."""
 
 from __future__ import annotations
 
@@ -57,15 +55,9 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a file, with where it comes from."""
-
     value: float
     kind: Kind
     source: str
-
-    def __post_init__(self) -> None:
-        if not self.source.strip():
-            raise ValueError(f"no source: say where {self.value} comes from")
 
 
 @dataclass(frozen=True)
@@ -100,8 +92,6 @@ WORDS: dict[str, Any] = {"card": CardWords, "host": HostWords, "engine": EngineW
 
 @dataclass(frozen=True)
 class Sheet:
-    """One file: its name, figures, and what else its kind of file says."""
-
     name: str
     figures: Mapping[str, Figure]
     words: Mapping[str, Any] = field(default_factory=dict)
@@ -110,12 +100,10 @@ class Sheet:
         return self.figures[figure].value
 
     def with_figure(self, name: str, **changes: Any) -> Sheet:
-        """The same, with another value or source of one figure."""
         return replace(self, figures={**self.figures, name: replace(self.figures[name], **changes)})
 
 
 def names(kind: str) -> list[str]:
-    """The cards, hosts or engines that ship with the project."""
     return sorted(path.stem for path in FOLDERS[kind].glob("*.json"))
 
 
@@ -130,20 +118,20 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
     data, found = read_object(path), {}
     for name, rule in FIGURES[kind].items():
-        where, figure = f"{path}: {name}", typed(Figure, data.pop(name, None), f"{path}: {name}")
+        figure = typed(Figure, data.pop(name, None), f"{path}: {name}")
         value, whole = figure.value, rule.endswith(("bytes", "count"))
-        if value < 0 or (value == 0 and rule.startswith("+")):
-            raise ValueError(f"{where} is {value:g}, expected a number above 0")
-        if rule.endswith("share") and value > 1:
-            raise ValueError(f"{where} is {value:g}, expected a share, at most 1")
-        if whole and value != int(value):
-            raise ValueError(f"{where} is {value:g}, expected a whole number")
+        wrong = {
+            "a number above 0": value < 0 or (value == 0 and rule.startswith("+")),
+            "a share, at most 1": rule.endswith("share") and value > 1,
+            "a whole number": whole and value != int(value),
+        }
+        for expected in (words for words, is_so in wrong.items() if is_so):
+            raise ValueError(f"{path}: {name} is {value:g}, expected {expected}")
         found[name] = replace(figure, value=int(value) if whole else value)
     words = vars(typed(WORDS[kind], data, str(path)))
-    name = words["name"]
-    if not name.strip() or not name.isprintable():  # it may come to a terminal
-        raise ValueError(f"{path}: name is {name!r:.60}, expected letters that print")
-    return Sheet(name, found, words)
+    if not words["name"].strip() or not words["name"].isprintable():  # it may come to a terminal
+        raise ValueError(f"{path}: name is {words['name']!r:.60}, expected letters that print")
+    return Sheet(words["name"], found, words)
 
 
 @dataclass(frozen=True)
@@ -197,28 +185,25 @@ class DeviceSpec:
         return None
 
     def on_host(self, factor: float) -> DeviceSpec:
-        """The same, fed by a host that takes `factor` times as long for each op."""
         times = {n: getattr(self, n) * factor for n, parts in FACTORS.items() if "op_us" in parts}
         return replace(self, **times)
 
     @property
     def batch_defaults(self) -> BatchDefaults:
-        """The limits that vLLM sets on this card."""
         return batch_defaults(self.name, self.vram_bytes)
 
     def source(self, figure: str) -> str:
         """Kind and source of one figure, or that the program has set it (`dataclasses.replace`)."""
-        factors = [(self.sheets[HOME[name]], name) for name in FACTORS[figure] if self.sheets]
-        figures = [sheet.figures[name] for sheet, name in factors]
-        if not figures or math.prod(one.value for one in figures) != getattr(self, figure):
+        sheets = {name: self.sheets[HOME[name]] for name in FACTORS[figure] if self.sheets}
+        figures = {name: sheet.figures[name] for name, sheet in sheets.items()}
+        if not figures or math.prod(f.value for f in figures.values()) != getattr(self, figure):
             return "set by the program: not from a file"
-        if len(figures) == 1:
-            return f"{figures[0].kind}: {figures[0].source}"
         said = (
-            f"{name} of {sheet.name}, {one.value:g} ({one.kind}: {one.source})"
-            for (sheet, name), one in zip(factors, figures, strict=True)
+            f"{name} of {sheets[name].name}, {one.value:g} ({one.kind}: {one.source})"
+            for name, one in figures.items()
         )
-        return f"derived: {' x '.join(said)}"
+        only = next(iter(figures.values()))
+        return f"derived: {' x '.join(said)}" if len(figures) > 1 else f"{only.kind}: {only.source}"
 
 
 HOME = {figure: kind for kind, rules in FIGURES.items() for figure in rules}
@@ -228,28 +213,24 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "product_gb_s": ("bandwidth_gb_s", "product_share"),
     "attention_gb_s": ("bandwidth_gb_s", "attention_share"),
     "product_tflops": ("peak_tflops", "peak_share"),
-    "cpu_launch_us": ("launch_us",),
-    "torch_op_us": ("op_us",),
-    "cpu_op_us": ("kernel_ops", "op_us"),
-    "live_op_us": ("live_ops", "op_us"),
-    "host_step_us": ("step_ops", "op_us"),
-    "ahead_us": ("ahead_ops", "op_us"),
+    "cpu_launch_us": ("launch_us",), "torch_op_us": ("op_us",),
+    "cpu_op_us": ("kernel_ops", "op_us"), "live_op_us": ("live_ops", "op_us"),
+    "host_step_us": ("step_ops", "op_us"), "ahead_us": ("ahead_ops", "op_us"),
     "request_us": ("request_ops", "op_us"),
-}
+}  # fmt: skip
 
 
 def load_spec(
     card: str | Path, host: str | Path | None = None, engine: str | Path | None = None
 ) -> DeviceSpec:
-    """A card, a host and an engine (`load_sheet`). The engine defaults to what the card's file
-    names, else to vLLM, and the host to the one that the engine usually runs on."""
+    """The engine defaults to what the card's file names, else to vLLM, and the host to the one that
+    the engine usually runs on. Raises as `load_sheet` does."""
     feeds = load_sheet("card", card)
     runs = load_sheet("engine", engine or feeds.words["engine"] or "vllm")
     return put_together(feeds, load_sheet("host", host or runs.words["host"]), runs)
 
 
 def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
-    """The figures of one prediction."""
     sheets = {"card": card, "host": host, "engine": engine}
     values: dict[str, Any] = {
         name: math.prod(sheets[HOME[figure]][figure] for figure in factors)
@@ -259,13 +240,10 @@ def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
     return DeviceSpec(*texts, **values, sheets=sheets)
 
 
-# ---------------------------------------------------------------- how sure a prediction is
-
-
 @dataclass(frozen=True)
 class Interval:
-    """How measured steps of one kind lay to the predictions of fits that had not seen their source.
-    `validate --fit` writes these."""
+    """How sure a prediction is: how measured steps of one kind lay to the predictions of fits that
+    had not seen their source. `validate --fit` writes these."""
 
     mode: Launched
     least: int  # of the batch
@@ -284,6 +262,5 @@ INTERVALS = Path(__file__).with_name("intervals.json")
 
 @cache
 def intervals() -> tuple[Interval, ...]:
-    """Those of all engines."""
     rows = cast(list[object], read_json(INTERVALS))
     return tuple(typed(Interval, row, f"{INTERVALS}: {n}") for n, row in enumerate(rows, start=1))

@@ -1,17 +1,9 @@
 """ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
-    curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
-                      context=1024, max_batch=256)
-    curve.crossover                        # 274: from here on eager is not launch-bound
-    curve.points[0].speedup                # of one full graph, at batch 1
-
-Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager.
-"""
-
-from __future__ import annotations
+Graphs run at the rung (`run.padded_step`), and above the ladder every step is eager."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_engine.dispatch.ladder import CaptureLadder
@@ -27,8 +19,6 @@ from mini_engine.step.storage import Stored, stored_as
 
 @dataclass(frozen=True)
 class ItlPoint:
-    """One decode batch."""
-
     batch: int
     rung: int | None  # None: above the ladder, where piecewise and full are eager too
     eager: StepTime
@@ -38,7 +28,6 @@ class ItlPoint:
 
     @property
     def speedup(self) -> float:
-        """How many times as long eager takes as one full graph."""
         return self.eager.itl_us / self.full.itl_us
 
     @property
@@ -49,8 +38,6 @@ class ItlPoint:
 
 @dataclass(frozen=True)
 class ItlCurve:
-    """ITL against batch, with what it was computed for."""
-
     shape: str
     spec: DeviceSpec
     context: int
@@ -59,36 +46,35 @@ class ItlCurve:
     points: tuple[ItlPoint, ...]  # batch rising
 
     def point(self, batch: int) -> ItlPoint:
-        """The point of one batch, which the curve must have."""
         return next(point for point in self.points if point.batch == batch)
 
     def finding(self) -> str:
-        """One sentence: where eager is launch-bound, and what one full graph saves of ITL."""
         first, last = self.points[0], self.points[-1]
-        top = max((p for p in self.points if p.rung), key=lambda p: p.batch, default=first)
-        saves = f"one full graph saves {_percent(first.saved)} of ITL at batch {first.batch}"
-        if top.batch > first.batch:
-            saves += f", {_percent(top.saved)} at {top.batch}"
-        if self.crossover <= first.batch:
-            return f"Eager is never launch-bound here: {saves}"
+        top = [first, *(p for p in self.points if p.rung)][-1]
+        share, of_top = (f"{p.saved:.0%}" if abs(p.saved) >= 0.1 else f"{p.saved:.1%}"
+                         for p in (first, top))  # fmt: skip
+        saves = f"one full graph saves {share} of ITL at batch {first.batch}"
+        saves += f", {of_top} at {top.batch}" if top.batch > first.batch else ""
+        where = f"launch-bound below a batch of {self.crossover}"
         if self.crossover > last.batch:
-            return f"Eager is launch-bound at every batch here: {saves}"
-        return f"Eager is launch-bound below a batch of {self.crossover}: {saves}"
+            where = "launch-bound at every batch here"
+        if self.crossover <= first.batch:
+            where = "never launch-bound here"
+        return f"Eager is {where}: {saves}"
 
 
 def itl_curve(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    ladder: CaptureLadder,
-    *,
-    context: int,
-    max_batch: int,
+    config: ModelConfig, spec: DeviceSpec, ladder: CaptureLadder, *, context: int, max_batch: int,
     stored: Stored | None = None,
-) -> ItlCurve:
-    """From batch 1 to `max_batch`; every request has `context` tokens. ValueError below 1."""
+) -> ItlCurve:  # fmt: skip
+    """From batch 1 to `max_batch`: every batch up to 512, some of those above, and both sides of
+    each corner. Every request has `context` tokens. ValueError below 1."""
     costs = StepModel(config, spec, stored)
     crossover = crossover_batch(config, spec, context, stored)
-    batches = _batches(max_batch, [*ladder, crossover])
+    corners = {corner + side for corner in (*ladder, crossover) for side in (0, 1)}
+    corners |= {2**k for k in range(max_batch.bit_length())}
+    some = {*range(1, max_batch + 1, 1 + max_batch // 513), max_batch}
+    batches = sorted(some | {batch for batch in corners if batch <= max_batch})
     rungs = [ladder.rung(batch) for batch in batches]
     shapes: dict[Mode, list[StepShape]] = {mode: [] for mode in MODES}
     for batch, rung in zip(batches, rungs, strict=True):
@@ -136,24 +122,8 @@ def step_floor_us(
     return 1e3 * floor_ms(must_read, fastest_gb_s)
 
 
-def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
-    """Every batch up to 512, some of those above, and both sides of each corner."""
-    sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
-    doublings = {2**k for k in range(max_batch.bit_length())}
-    return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"
-
-
-# ---------------------------------------------------------------- does a graph pay
-
-
 @dataclass(frozen=True)
 class CaptureCost:
-    """What it costs to have the graphs of one capture size."""
-
     warmup_us: float
     capture_us: float
     instantiate_us: float
@@ -167,11 +137,9 @@ class CaptureCost:
 
 
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
-    """Warm up once, as vLLM 0.33 does, record and instantiate. Recording an op costs as much as
-    issuing it, and a node. What stands before the first graph and after the last belongs to no
-    capture; eager captures nothing."""
-    if mode == "eager":
-        return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
+    """Of "piecewise" or "full": warm up once, as vLLM 0.33 does, record and instantiate. Recording
+    an op costs as much as issuing it, and a node. What stands before the first graph and after the
+    last belongs to no capture."""
     ops = [op for op in ops if op.by != "torch"]
     while run.is_live(mode, ops[-1].splitting, ops[-1].by):
         ops = ops[:-1]
@@ -181,8 +149,6 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,
         capture_us=sum(graphs) * (spec.cpu_op_us + spec.capture_node_us),
-        instantiate_us=sum(graphs) * spec.instantiate_node_us,
-        graphs=len(graphs),
-        nodes=sum(graphs),
-        node_bytes=sum(graphs) * spec.graph_node_bytes,
-    )
+        instantiate_us=sum(graphs) * spec.instantiate_node_us, graphs=len(graphs),
+        nodes=sum(graphs), node_bytes=sum(graphs) * spec.graph_node_bytes,
+    )  # fmt: skip

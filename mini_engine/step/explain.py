@@ -1,11 +1,7 @@
 """Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
 
-    found = explain(StepModel(config, load_spec("l40s")), batch=4, context=1024, itl_us=22e3)
-    found.mode, found.cpu_us        # "NONE", and how long the GPU waits for the CPU
-
 Without an ITL it is the predicted eager step that is explained. A measured eager step also says how
-fast its host is: as many times slower or faster than the spec's as makes the prediction right.
-"""
+fast its host is: as many times slower or faster than the spec's as makes the prediction right."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class Way:
 
     @classmethod
     def of(cls, spec: DeviceSpec, itl_us: float, mode: str, batch: int, floor_us: float = 0) -> Way:
-        """A predicted ITL with the interval of its mode and batch."""
         return cls(itl_us, *spec.interval(itl_us, mode, batch, floor_us) or ())
 
 
@@ -52,14 +47,13 @@ class Explained:
     @property
     def launch_bound(self) -> bool:
         """Whether even the most that a full graph is predicted to take is less."""
-        full = self.ways["FULL"]
-        return self.itl_us > (full.high_us or full.itl_us)
+        return self.saved()[1] > 0
 
     def saved(self) -> tuple[float, float, float]:
         """The share of the ITL that a graph saves: predicted, and at the ends of its interval."""
         way = self.ways["FULL"]
-        ends = way.high_us or way.itl_us, way.itl_us, way.low_us or way.itl_us
-        low, mid, high = (1 - us / self.itl_us for us in ends)
+        mid, low, high = (1 - (us or way.itl_us) / self.itl_us
+                          for us in (way.itl_us, way.high_us, way.low_us))  # fmt: skip
         return mid, low, high
 
 

@@ -4,19 +4,9 @@
 
 A kernel is a group of primitive ops (`ops.py`). It reads each value that it has not made itself,
 and writes each one that is needed after it, once: these are all the bytes there are. The styles are
-groupings of one list; `styles.json` says for each kernel how the names of its ops begin:
-
-    hf56         Hugging Face eager: every op is a kernel, 56 a layer for Qwen3, 40 without qk-norm
-    vllm         vLLM since October 2025: 13 or 14 a layer of Qwen3
-    vllm-2025    vLLM before that: 16 or 17
-    sglang       SGLang: 13 or 14
-    nano-vllm    nano-vllm: 14
-    fused9       what this course's simulated engine launches, name for name: 9 a layer
-    fused5       everything fused that can be, as this course's kernels do: 5 a layer
-
-A mixture of experts launches a router, a choice, a sort, two grouped products with SiLU between and
-a sum in place of an MLP; several ranks add two sums over all of them to a layer.
-"""
+groupings of one list; `styles.json` says for each kernel how the names of its ops begin, from
+"hf56", where every op is a kernel, to "fused5", everything fused that can be. "vllm" is vLLM since
+October 2025, and "fused9" is what this course's simulated engine launches, name for name."""
 
 from __future__ import annotations
 
@@ -24,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +25,14 @@ from mini_engine.step import ops
 from mini_engine.step.ops import Kind, Op, Value
 from mini_engine.step.storage import Stored, stored_as
 
-# Costs are counted once, or for each of these.
-PER = ("", "token", "request", "key", "pair", "expert")
+PER = ("", "token", "request", "key", "pair", "expert")  # costs are counted once, or for each
 # Who launches a kernel: the engine's model; a bare op of PyTorch, which no graph contains; or the
 # library's call that has launched the kernel before it.
 Launcher = Literal["engine", "torch", "library"]
 LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 
 
-class OpCost(NamedTuple):  # ten thousand steps make a million of them
+class OpCost(NamedTuple):
     """One kernel. `splitting`: it stays out of piecewise graphs. Attention does, as its metadata
     changes every step, and all that works on num_reqs rows, as num_tokens chooses the graph."""
 
@@ -58,8 +47,6 @@ class OpCost(NamedTuple):  # ten thousand steps make a million of them
 
 @dataclass(frozen=True)
 class StepShape:
-    """How much one step computes."""
-
     num_tokens: int  # rows of the hidden state
     num_reqs: int  # rows that get logits
     kv_tokens: int  # keys to read: context lengths, this step's tokens included, summed
@@ -69,7 +56,6 @@ class StepShape:
 
     @property
     def served(self) -> int:
-        """Requests that the engine's CPU works for: it does nothing for a padded one."""
         return self.num_reqs if self.real_reqs is None else self.real_reqs
 
     def sizes(self, config: ModelConfig) -> tuple[float, ...]:
@@ -80,11 +66,6 @@ class StepShape:
             padded = self.num_reqs - self.served
             touched = config.experts.touched(self.num_tokens - padded + (padded > 0))
         return 1, self.num_tokens, self.num_reqs, self.kv_tokens, self.qk_pairs, touched
-
-    def routed(self, ids: NDArray[np.integer[Any]]) -> StepShape:
-        """The same, where it is known which experts each token goes to: ids (layers, tokens, k). A
-        layer's kernels are alike, so it is the mean over layers that counts."""
-        return replace(self, touched=float(np.mean([len(np.unique(layer)) for layer in ids])))
 
     @classmethod
     def decode(cls, batch: int, context: int) -> StepShape:
@@ -99,27 +80,20 @@ class StepShape:
         i of q, from 1 on, attends to context - q + i keys. ValueError unless 1 <= q <= context."""
         for i, (q, context) in enumerate(zip(query_lens, context_lens, strict=True)):
             if not 1 <= q <= context:
-                raise ValueError(
-                    f"request {i}: query_len {q}, context_len {context}; expected 1 <= query_len "
-                    "<= context_len (the context counts the query)"
-                )
+                lengths = f"query_len {q}, context_len {context}"
+                raise ValueError(f"request {i}: {lengths}; expected 1 <= query_len <= context_len")
         pairs = (q * c - q * (q - 1) // 2 for q, c in zip(query_lens, context_lens, strict=True))
         return cls(sum(query_lens), len(query_lens), sum(context_lens), sum(pairs))
 
-
-# ---------------------------------------------------------------- kernels are groups of ops
 
 Groups = dict[str, tuple[str, ...]]  # of each kernel: how the names of its ops begin
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one kind of engine cuts a step into kernels. None: every op is a kernel of its own.
-
-    A kernel without ops passes once more over what the kernel before it wrote: it copies or casts
-    it, or sums up the parts in which it was written. Where that kernel has nothing to do in a
-    model, neither of the two is launched.
-    """
+    """How one kind of engine cuts a step into kernels. None: every op is a kernel of its own. A
+    kernel without ops passes once more over what the kernel before it wrote: it copies or casts it,
+    or sums up the parts in which it was written. It is launched only where that one is."""
 
     source: str  # where the kernels were counted
     head: Groups | None = None
@@ -134,9 +108,7 @@ class Style:
 
 
 _FILE = Path(__file__).with_name("styles.json")
-STYLES = {
-    name: typed(Style, style, f"{_FILE}: {name}") for name, style in read_object(_FILE).items()
-}
+STYLES = {name: typed(Style, of, f"{_FILE}: {name}") for name, of in read_object(_FILE).items()}
 
 
 @dataclass(frozen=True)
@@ -201,7 +173,8 @@ def grouped(
         if starts:
             mine = tuple(op for op in listed if op.name.startswith(starts))
         elif mine and not (name.endswith("reduce") and mine[-1].reads[0].numbers < by.split_k):
-            mine = (again(mine[-1]),)
+            parts = replace(mine[-1].writes, name=f"{mine[-1].writes.name}, in parts", of=None)
+            mine = (Op("once more", mine[-1].writes, (parts,), per=mine[-1].per),)
         else:
             continue
         if not mine:
@@ -215,14 +188,7 @@ def grouped(
     return tuple(kernels)
 
 
-def again(op: Op) -> Op:
-    """One more pass over what an op has written."""
-    parts = replace(op.writes, name=f"{op.writes.name}, in parts", of=None)
-    return Op(f"{op.name} again", op.writes, (parts,), per=op.per)
-
-
 def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
-    """The kernels of head, layer and tail. Raises ValueError for an unknown style."""
     if style not in STYLES:
         raise ValueError(f"no op list {style!r}: use one of {', '.join(STYLES)}")
     by, whole = STYLES[style], STYLES[style].layer is None
@@ -239,12 +205,8 @@ def kernels_of(c: ModelConfig, style: str) -> tuple[tuple[Kernel, ...], ...]:
     )
 
 
-# ---------------------------------------------------------------- what kernels cost
-
-
 class Costs(NamedTuple):
-    """The different kernels of a step, those of head, layer and tail: a column for each thing that
-    is said of a kernel, and costs as two matrices."""
+    """The different kernels of a step, those of head, layer and tail, column by column."""
 
     names: tuple[str, ...]
     splitting: tuple[bool, ...]
@@ -257,7 +219,6 @@ class Costs(NamedTuple):
 
 @cache
 def step_costs(config: ModelConfig, style: str, stored: Stored | None = None) -> Costs:
-    """The costs of any shape of step. Raises ValueError for an unknown style."""
     stored, (head, layer, tail) = stored or stored_as(config), kernels_of(config, style)
     kernels = (*head, *layer, *tail)
     said = ((k.name, k.splitting, k.kind, k.by) for k in kernels)
@@ -268,9 +229,6 @@ def step_costs(config: ModelConfig, style: str, stored: Stored | None = None) ->
 
 
 class StepParts(NamedTuple):
-    """A step as models are built: `head`, the same `layer` again and again, and `tail`, which works
-    on num_reqs rows and is all splitting ops."""
-
     head: tuple[OpCost, ...]
     layer: tuple[OpCost, ...]
     num_layers: int
@@ -280,7 +238,8 @@ class StepParts(NamedTuple):
 def step_parts(
     config: ModelConfig, shape: StepShape, style: str, stored: Stored | None = None
 ) -> StepParts:
-    """The step in parts. Raises ValueError for an unknown style."""
+    """A step as models are built: `head`, the same `layer` again and again, and `tail`, which works
+    on num_reqs rows and is all splitting ops. Raises ValueError for an unknown style."""
     costs = step_costs(config, style, stored)
     sizes = shape.sizes(config)
     moved, computed = ((m @ sizes).tolist() for m in (costs.bytes, costs.flops))

@@ -9,8 +9,7 @@ been issued *and* the one before it has ended, plus a gap. So a step is as long 
 two chains: the CPU issuing everything, or the GPU running everything.
 
 All kernels are equally long here, which makes every formula exact; `run` does the same for real
-lists of kernels. What each request adds to the engine's work is left out.
-"""
+lists of kernels. What each request adds to the engine's work is left out."""
 
 from __future__ import annotations
 
@@ -20,11 +19,9 @@ from mini_engine.step.cards import DeviceSpec
 
 
 def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
-    """One launch for each kernel. `kernel_us`: GPU time of one, its floor included, no gap.
-
-    The first kernel starts when it has been issued and the copy of the inputs has ended
-    (`_first_start_us`). Raises ValueError for fewer than 1 kernel, or for kernels of no length.
-    """
+    """One launch for each kernel. `kernel_us`: GPU time of one, its floor included, no gap. The
+    first kernel starts when it has been issued and the copy of the inputs has ended
+    (`_first_start_us`). Raises ValueError for fewer than 1 kernel, or for kernels of no length."""
     _check(kernels, kernel_us)
     issue, gap = spec.cpu_op_us, spec.stream_gap_us
     cpu_late = kernels * issue + kernel_us  # the GPU waits for every launch, the last one too
@@ -33,11 +30,9 @@ def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
 
 
 def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
-    """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes.
-
-    The first node starts when the graph has been launched and the copy of the inputs has ended.
-    Raises ValueError as `eager_itl_us` does.
-    """
+    """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes. The
+    first node starts when the graph has been launched and the copy of the inputs has ended. Raises
+    ValueError as `eager_itl_us` does."""
     _check(kernels, kernel_us)
     launch = graph_launch_us(kernels, spec)
     end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)
@@ -50,22 +45,18 @@ def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:
 
 
 def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec) -> int:
-    """The smallest batch, 1 or more, at which eager launching no longer holds the GPU up.
-
-    Together, the kernels of a batch of b run for base_us + b * request_us: the weights, which are
-    read once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.
-    What the engine does around the step, or ahead of the next, is no launching and does not count.
-    """
+    """The smallest batch, 1 or more, at which eager launching no longer holds the GPU up. Together,
+    the kernels of a batch of b run for base_us + b * request_us: the weights, which are read once
+    whatever the batch, and what each request adds (its KV). Floors and gaps come on top. What the
+    engine does around the step, or ahead of the next, is no launching and does not count."""
     hidden_us = kernels * (spec.cpu_op_us - spec.kernel_floor_us - spec.stream_gap_us)
     return max(1, math.ceil((hidden_us - base_us) / request_us))
 
 
 def break_even_replays(capture_us: float, eager_us: float, graph_us: float) -> float:
-    """The number of replays after which a graph has paid for warm-up, capture and instantiation.
-
-    A whole number: the last of them may save more than is missing. Infinite when a replay saves
-    nothing.
-    """
+    """The number of replays after which a graph has paid for warm-up, capture and instantiation. A
+    whole number: the last of them may save more than is missing. Infinite when a replay saves
+    nothing."""
     saved_us = eager_us - graph_us
     return math.ceil(capture_us / saved_us) if saved_us > 0 else math.inf
 
@@ -84,20 +75,16 @@ def graph_us(nodes: float, kernel_us: float, spec: DeviceSpec) -> float:
 
 
 def _first_start_us(issue_us: float, spec: DeviceSpec) -> float:
-    """When the first work can start, counted from when the copy of the inputs is issued.
-
-    It must have been issued itself, and the copy, which is work for the GPU too, must have ended.
-    """
+    """When the first work can start, counted from when the copy of the inputs is issued. It must
+    have been issued itself, and the copy, which is work for the GPU too, must have ended."""
     return max(issue_us, spec.kernel_floor_us + spec.stream_gap_us)
 
 
 def _step_us(issued_us: float, ended_us: float, spec: DeviceSpec) -> float:
     """The whole step: `issued_us` is when the CPU has issued the last kernel, `ended_us` is when
-    the GPU has ended it, both counted from when the copy of the inputs is issued.
-
-    The engine works and the copy is issued before that; after it comes the read-back. An engine
-    that schedules ahead does so while the GPU runs.
-    """
+    the GPU has ended it, both counted from when the copy of the inputs is issued. The engine works
+    and the copy is issued before that; after it comes the read-back. An engine that schedules ahead
+    does so while the GPU runs."""
     before_us = spec.host_step_us + spec.copy_us
     return before_us + max(ended_us, issued_us + spec.ahead_us) + spec.sync_us
 

@@ -1,21 +1,15 @@
 """What several GPUs say to each other in a step: a sum over all ranks, or all of their logits.
 
-    link_us("all_reduce", 2 * 16_384, 4, load_spec("h100"))      # 5.2: read and written once
-
 A rank's part of the sum, its message, is a row of hidden states for each token. Three ways to sum:
 
     one-shot   each rank reads all other messages, in one kernel        1 exchange, (n - 1) messages
     two-shot   each sums its share of the rows, then reads the others   2 exchanges, 2 (n - 1) / n
     ring       shares go round, once to be summed, once to be read      2 (n - 1) hops, as many
 
-The fastest that the link has is taken. All of them are kernels, and a graph holds them as any other
-(NCCL's and vLLM's own do): on the CPU a sum costs what a launch costs, and in a graph nothing.
+The fastest that the link has is taken. All of them are kernels, which a graph holds as any other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +25,6 @@ _FILE = Path(__file__).with_name("links.json")
 
 @dataclass(frozen=True)
 class Link:
-    """How ranks of one machine are joined. Times in µs."""
-
     cards: tuple[str, ...]  # those that have it; all others have PCIe
     start_us: float  # an exchange, its kernel included, or a ring ...
     rank_us: float  # ... and of an exchange this much more for each rank
@@ -42,18 +34,12 @@ class Link:
     source: str
 
 
-@cache
-def _links() -> dict[str, Link]:
-    return {
-        name: typed(Link, fields, f"{_FILE}: {name}") for name, fields in read_object(_FILE).items()
-    }
+LINKS = {name: typed(Link, of, f"{_FILE}: {name}") for name, of in read_object(_FILE).items()}
 
 
 def link_of(spec: DeviceSpec) -> Link:
-    """What joins cards of this kind. A bridge between two of them, or none, may be in a machine:
-    it is not known, and taken for what the kind usually has."""
-    links = _links()
-    return next((link for link in links.values() if spec.name in link.cards), links["pcie"])
+    """What usually joins cards of this kind: whether this machine has a bridge is not known."""
+    return next((link for link in LINKS.values() if spec.name in link.cards), LINKS["pcie"])
 
 
 def link_us(kind: Kind, moved_bytes: Any, ranks: int, spec: DeviceSpec) -> Any:

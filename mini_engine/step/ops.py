@@ -1,14 +1,10 @@
 """A decoder layer as data: primitive ops, and the named values that they pass to each other.
 
-    [op.name for op in layer(named_shape("qwen3-0.6b"))][:2]      # q_proj.linear, q_norm.to
-
 An op reads values and writes one. A value is so many numbers for each token, request or key, or a
 weight. `kernels.py` puts ops into kernels, whose bytes follow from these values.
 
 The primitive ops are those that transformers 5.23 dispatches (sdpa, a bf16 model, views left out);
-tests/step/test_kernels.py counts them on the installed version. Index arrays and tables of cos and
-sin move no bytes.
-"""
+tests/step/test_kernels.py counts them. Index arrays and tables of cos and sin move no bytes."""
 
 from __future__ import annotations
 
@@ -26,8 +22,6 @@ TILE_ROWS = 32  # rows of the head that leave one (value, index) pair for the ar
 
 @dataclass(frozen=True)
 class Value:
-    """What an op reads or writes."""
-
     name: str
     per: Per
     numbers: float = 0  # for each token, request or key
@@ -37,12 +31,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Op:
-    """One primitive op. `flops`: for each of `per`."""
-
     name: str  # place.op
     writes: Value
     reads: tuple[Value, ...]
-    flops: float = 0
+    flops: float = 0  # for each of `per`
     per: Per = "token"
     kind: Kind = "other"
 
@@ -52,28 +44,24 @@ def layer(c: ModelConfig, *, norm_first: bool = False, copied_cache: bool = Fals
     layers are alike and the last one ends with the final norm; `norm_first` counts it with its own
     layer. `copied_cache`: the whole cache is copied to append to it, as `DynamicCache` does."""
     h, q, kv, i = c.hidden_size, c.q_size, c.kv_size, c.intermediate_size
-    x, qn, kn = token("normed", h), token("q", q), token("k", kv)
-    ops = norm("input_norm", token("residual", h), x) if norm_first else []
-    ops += product("q_proj", x, qn, "q", bias=c.qkv_bias)
-    if c.qk_norm:
-        qn, given = token("q_normed", q), qn
-        ops += norm("q_norm", given, qn, c.num_heads)
-    ops += product("k_proj", x, kn, "k", bias=c.qkv_bias)
-    if c.qk_norm:
-        kn, given = token("k_normed", kv), kn
-        ops += norm("k_norm", given, kn, c.num_kv_heads)
-    v = token("v", kv)
+    x, v = token("normed", h), token("v", kv)
     q_turned, k_turned = token("q_turned", q), token("k_turned", kv)
-    ops += product("v_proj", x, v, "v", bias=c.qkv_bias)
-    ops += [*rotation("q", qn, q_turned), *rotation("k", kn, k_turned)]
+    ops, turns = norm("input_norm", token("residual", h), x) if norm_first else [], list[Op]()
+    for name, heads, turned in (("q", c.num_heads, q_turned), ("k", c.num_kv_heads, k_turned)):
+        given = token(name, turned.numbers)
+        ops += product(f"{name}_proj", x, given, name, bias=c.qkv_bias)
+        if c.qk_norm:
+            normed = token(f"{name}_normed", turned.numbers)
+            ops += norm(f"{name}_norm", given, normed, heads)
+            given = normed
+        turns += rotation(name, given, turned)
+    ops += product("v_proj", x, v, "v", bias=c.qkv_bias) + turns
 
     keys, values = (Value(name, "key", kv, "kv") for name in ("keys", "values"))
     for name, new, cache in (("key_cache", k_turned, keys), ("value_cache", v, values)):
-        if copied_cache:
-            copy = Value(f"{name}.copy", "key", kv, "kv")
-            ops.append(Op(f"{name}.cat", copy, (cache,)))
-        else:
-            ops.append(Op(f"{name}.write", Value(f"{name}.new", "token", kv, "kv", cache), (new,)))
+        write = Op(f"{name}.write", Value(f"{name}.new", "token", kv, "kv", cache), (new,))
+        copy = Op(f"{name}.cat", Value(f"{name}.copy", "key", kv, "kv"), (cache,))
+        ops.append(copy if copied_cache else write)
     attended, out, residual2 = token("attended", q), token("out", h), token("residual2", h)
     ops.append(Op("attention.sdpa", attended, (q_turned, keys, values), 4 * q, "pair", "attention"))
     ops += summed(c, "o", product("o_proj", attended, out, "o"))
@@ -87,7 +75,6 @@ def layer(c: ModelConfig, *, norm_first: bool = False, copied_cache: bool = Fals
 
 
 def mlp(i: int, x: Value, out: Value) -> list[Op]:
-    """SwiGLU with `i` columns between."""
     gate, silu, up, act = (token(name, i) for name in ("gate", "silu", "up", "act"))
     return [
         *product("gate_proj", x, gate, "gate"), Op("gate.silu", silu, (gate,), 4 * i),
@@ -133,7 +120,6 @@ def summed(c: ModelConfig, place: str, ops: list[Op]) -> list[Op]:
 
 
 def head(c: ModelConfig) -> list[Op]:
-    """What comes before the layers: the embedding, positions with their cos and sin, a norm."""
     rows = token("rows of the table", c.hidden_size)
     first = token("residual", c.hidden_size)
     table = norm("first_norm", first, token("normed", c.hidden_size))
@@ -160,9 +146,6 @@ def tail(c: ModelConfig, *, norm_first: bool = False) -> list[Op]:
     return [*norm("final_norm", request("residual", h), rows), *project,
             Op("tiles.argmax", pairs, (logits,), 0, "request"),
             Op("sample.argmax", best, (pairs,), tiles, "request")]  # fmt: skip
-
-
-# ---------------------------------------------------------------- what the lists are made of
 
 
 def token(name: str, numbers: float, dtype: str = "model") -> Value:
@@ -204,24 +187,18 @@ def rotation(which: str, x: Value, out: Value) -> list[Op]:
     """x * cos + rotate_half(x) * sin, out of place: five ops."""
     n, place = x.numbers, f"rope_{which}"
     right, left = (Value(f"{x.name}.{side}", "token", n / 2, of=x) for side in ("right", "left"))
-    by_cos, turned, by_sin = (
-        token(f"{place}.{name}", n) for name in ("by cos", "turned", "by sin")
-    )
+    by_cos, turned, by_sin = (token(f"{place}.{to}", n) for to in ("by cos", "turned", "by sin"))
     half = token(f"{place}.half", n / 2)
     return [
-        Op(f"{place}.mul", by_cos, (x,), n),
-        Op(f"{place}.neg", half, (right,), n / 2),
-        Op(f"{place}.cat", turned, (half, left)),
-        Op(f"{place}.mul", by_sin, (turned,), n),
+        Op(f"{place}.mul", by_cos, (x,), n), Op(f"{place}.neg", half, (right,), n / 2),
+        Op(f"{place}.cat", turned, (half, left)), Op(f"{place}.mul", by_sin, (turned,), n),
         Op(f"{place}.add", out, (by_cos, by_sin), n),
-    ]
+    ]  # fmt: skip
 
 
 def rotary(c: ModelConfig) -> list[Op]:
-    """Positions, and cos and sin of every pair, computed anew each step: twelve ops.
-
-    One of them casts the frequencies back from bf16; loaded as float32, they need no cast.
-    """
+    """Positions, and cos and sin of every pair, computed anew each step: twelve ops. One of them
+    casts the frequencies back from bf16; loaded as float32, they need no cast."""
     d, half = c.head_dim, c.head_dim / 2
     count, shifted = token("rotary.count", 1, "int64"), token("rotary.shifted", 1, "int64")
     at = token("rotary.at", 1, "fp32")

@@ -14,18 +14,18 @@ There are two clocks, and every piece of work, a kernel or a graph, moves both:
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-So a run of launches is three numbers (`Run`), and 28 layers are a power of one. Around them, the
-CPU works in the engine (`host_step_us`), copies the inputs, may prepare the next step while the GPU
-runs (`ahead_us`), waits for the GPU and reads a token back (`sync_us`).
+So a run of launches is three numbers (`Run`). Around it, the CPU works in the engine
+(`host_step_us`), copies the inputs, may prepare the next step while the GPU runs (`ahead_us`),
+waits for the GPU and reads a token back (`sync_us`).
 
 A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
-taken to have room for everything: where it is full, the GPU is far behind and sets the pace.
-"""
+taken to have room for everything: where it is full, the GPU is far behind and sets the pace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -52,11 +52,6 @@ class Run(NamedTuple):
         """One run and then another: both have been issued, and the later chain ends last."""
         both = max(self.both + after.gpu, self.issue + after.both)
         return Run(self.issue + after.issue, both, self.gpu + after.gpu)
-
-    def times(self, n: int) -> Run:
-        """The same run n times: each time after the first, the slower of the two sets the pace."""
-        pace = (n - 1) * max(self.issue, self.gpu)
-        return Run(n * self.issue, self.both + pace, n * self.gpu)
 
 
 class Work(NamedTuple):
@@ -86,7 +81,6 @@ class StepTime:
 
     @property
     def utilisation(self) -> float:
-        """The share of the step in which the GPU works, 0 to 1."""
         return self.gpu_busy_us / self.itl_us
 
 
@@ -118,14 +112,7 @@ def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
 
 
 def joined(runs: Iterable[Run]) -> Run:
-    """Runs one after another, at least one."""
-    whole, *rest = runs
-    for run in rest:
-        whole = whole.then(run)
-    return whole
-
-
-# ---------------------------------------------------------------- from batches to kernels to work
+    return reduce(Run.then, runs)
 
 
 def padded_step(
@@ -152,7 +139,6 @@ def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
 
 
 def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
-    """The bandwidth that kernels of this kind reach."""
     if kind == "product":
         return spec.product_gb_s
     return spec.attention_gb_s if kind == "attention" else spec.copy_bandwidth_gb_s
@@ -163,11 +149,9 @@ def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     works, first = [], 0
     for kernels, graph in pieces([is_live(mode, op.splitting, op.by) for op in ops]):
         part, first = ops[first : first + kernels], first + kernels
-        inside = [kernel_us(op, spec) for op in part]
+        us = [kernel_us(op, spec) for op in part]
         issue_us = issue_live_us(spec, mode, part[0].by)
-        works.append(
-            graph_work(inside, spec) if graph else Work(issue_us, inside[0], inside[0], kernels)
-        )
+        works.append(graph_work(us, spec) if graph else Work(issue_us, us[0], us[0], 1))
     return works
 
 
@@ -196,14 +180,12 @@ def input_copy(spec: DeviceSpec) -> Work:
 
 
 def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
-    """One graph, from the GPU time of each of its kernels."""
     nodes, busy_us = len(times_us), sum(times_us)
     gpu_us = busy_us + (nodes - 1) * spec.graph_gap_us
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 
 
 def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
-    """CPU time to launch one kernel on its own."""
     if by == "engine":
         return spec.live_op_us if mode == "piecewise" else spec.cpu_op_us
     return spec.torch_op_us if by == "torch" else spec.cpu_launch_us
@@ -211,11 +193,8 @@ def issue_live_us(spec: DeviceSpec, mode: Mode, by: Launcher) -> float:
 
 def with_pdl(spec: DeviceSpec) -> DeviceSpec:
     """The same device where every node of a graph is launched with PDL (programmatic dependent
-    launch): it starts while the node before it drains, loads its weights, and waits.
-
-    `pdl_saves_us` comes off the gap between two nodes, and the rest of it off a kernel's floor;
-    neither falls below zero. That bytes already move while a kernel waits is left out.
-    """
+    launch): it starts while the node before it drains. `pdl_saves_us` comes off the gap between two
+    nodes, and the rest of it off a kernel's floor; neither falls below zero."""
     gap_us = spec.graph_gap_us - spec.pdl_saves_us
     floor_us = spec.kernel_floor_us + min(0.0, gap_us)
     return replace(spec, graph_gap_us=max(0.0, gap_us), kernel_floor_us=max(0.0, floor_us))

@@ -1,16 +1,10 @@
 """What drafts buy: tokens a second with k of them a step, by how many the model accepts.
 
-    found = speculated(named_shape("qwen3-8b"), load_spec("h100"), batch=8, context=1024, drafts=3)
-    found.speedup(0.7), found.pays_from      # 2.3 times as fast; the least rate that is not slower
-
 A step checks k + 1 tokens of each request: as a plain step does, it reads the weights once, but it
 computes k + 1 times as much, and gives logits of every row. With independent drafts of which a
 share α is accepted it writes 1 + α + … + α^k = (1 - α^(k+1)) / (1 - α) tokens of a request
 (Leviathan et al. 2023, arXiv 2211.17192, equation 1). Drafts by n-grams cost nothing here; a draft
-model takes k steps of one token, as one graph each, without the work of the engine around them.
-"""
-
-from __future__ import annotations
+model takes k steps of one token, as one graph each, without the work of the engine around them."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
@@ -34,8 +28,6 @@ def tokens_a_step(accept: float, drafts: int) -> float:
 
 @dataclass(frozen=True)
 class Speculated:
-    """A batch with drafts, and without."""
-
     batch: int
     drafts: int  # of each request, in a step
     rung: int | None  # tokens of the graph that checks them; None: the step is eager
@@ -45,12 +37,10 @@ class Speculated:
 
     @property
     def plain_tokens_s(self) -> float:
-        """Of all requests together, without drafts."""
         return self.batch * 1e6 / self.plain_us
 
     @property
     def drafts_us(self) -> float:
-        """A step with drafts: they are written, and then checked."""
         return self.draft_us + self.check_us
 
     @property
@@ -59,11 +49,9 @@ class Speculated:
         return self.drafts_us / self.plain_us
 
     def speedup(self, accept: float) -> float:
-        """Tokens in the same time, over those of plain steps."""
         return tokens_a_step(accept, self.drafts) / self.longer
 
     def tokens_s(self, accept: float) -> float:
-        """Of all requests together."""
         return self.plain_tokens_s * self.speedup(accept)
 
     @property
@@ -81,15 +69,9 @@ def head_of(config: ModelConfig) -> ModelConfig:
 
 
 def speculated(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    *,
-    batch: int,
-    context: int,
-    drafts: int,
-    draft: ModelConfig | None = None,
-    stored: Stored | None = None,
-) -> Speculated:
+    config: ModelConfig, spec: DeviceSpec, *, batch: int, context: int, drafts: int,
+    draft: ModelConfig | None = None, stored: Stored | None = None,
+) -> Speculated:  # fmt: skip
     """`batch` requests with `context` tokens each, at the rungs of vLLM's ladder for these drafts.
     `draft`: the model that writes them; None: n-grams. Raises ValueError below 1."""
     model = StepModel(config, spec, stored)

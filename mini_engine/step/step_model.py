@@ -1,11 +1,6 @@
 """The steps of one model on one device, thousands at a time: what `run.step_time` says of each.
 
-costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
-costs.itl_us("full", StepShape.decode(batch=8, context=1000))
-costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
-"""
-
-from __future__ import annotations
+StepModel(named_shape("qwen3-0.6b"), load_spec("h200")).itl_us("full", StepShape.decode(8, 1000))"""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -30,8 +25,6 @@ Chains = tuple[NDArray[np.float64], NDArray[np.float64], float]
 
 
 class Launches(NamedTuple):
-    """What a step of a model launches, without its times."""
-
     nodes: Any  # of each work: how many kernels it has; an array of int64
     graphs: NDArray[np.bool_]  # of each work: is it a graph
     by: NDArray[np.int64]  # of each work: who launches it, an index into `LAUNCHERS`
@@ -41,8 +34,7 @@ class Launches(NamedTuple):
 
 @cache
 def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
-    """The works of a step in this mode, and the different kernels of head, layer and tail in them.
-    Raises ValueError for an unknown mode or style."""
+    """Raises ValueError for an unknown mode or style."""
     costs = step_costs(config, style)
     different = len(costs.names)
     head, layer, tail = np.split(np.arange(different), costs.ends)
@@ -61,11 +53,9 @@ class StepModel:
     of all kernels are one product. And a step takes as long as the longest of its chains: for each
     work, the CPU issues everything up to it, and from there on the GPU never waits. A chain is a
     sum of kernels' times, so all chains are one more product. In decode, a chain is a straight line
-    in the number of keys.
-    """
+    in the number of keys."""
 
     def __init__(self, config: ModelConfig, spec: DeviceSpec, stored: Stored | None = None) -> None:
-        """`stored`: weights and cache; as the checkpoint is where None is given."""
         self.config, self.spec, self.stored = config, spec, stored or stored_as(config)
         costs = step_costs(config, spec.ops, self.stored)
         self._linked = [(i, k) for i, k in enumerate(costs.kinds) if k in LINKED]
@@ -77,13 +67,11 @@ class StepModel:
         self._chains: dict[Mode, Chains] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """What `step_time` says. Raises ValueError for an unknown mode."""
         before_us, beside_us = around(self.spec, shape.served)
         chains_us = self._chains_us(mode, self._times_us(shape.sizes(self.config)), beside_us)
         return float(before_us + chains_us.max() + self.spec.sync_us)
 
     def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
-        """What `step_time` says of each of these steps."""
         spec, launches = self.spec, launches_of(self.config, self.spec.ops, mode)
         times_us = self._times_us([shape.sizes(self.config) for shape in shapes])
         before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
@@ -154,16 +142,15 @@ class StepModel:
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines that are the highest somewhere at 0 or more keys, from the flattest on."""
+
+    def overtakes(flat: Line, steep: Line) -> float:
+        return (flat[0] - steep[0]) / (steep[1] - flat[1])
+
     kept: list[Line] = []
-    for us, slope in sorted(lines, key=itemgetter(1, 0)):
-        while kept and kept[-1][0] <= us:  # less steep, and lower from the start
+    for line in sorted(lines, key=itemgetter(1, 0)):
+        while kept and kept[-1][0] <= line[0]:  # less steep, and lower from the start
             kept.pop()
-        while len(kept) > 1 and _cross(kept[-2], (us, slope)) <= _cross(kept[-2], kept[-1]):
+        while len(kept) > 1 and overtakes(kept[-2], line) <= overtakes(kept[-2], kept[-1]):
             kept.pop()
-        kept.append((us, slope))
+        kept.append(line)
     return tuple(kept)
-
-
-def _cross(flat: Line, steep: Line) -> float:
-    """At how many keys the steeper line overtakes the flatter one."""
-    return (flat[0] - steep[0]) / (steep[1] - flat[1])

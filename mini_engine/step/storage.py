@@ -1,22 +1,16 @@
 """How a model's matrices and its cache lie in memory: every format by its name, and its bytes.
 
-    stored_as(named_shape("qwen3-8b"), "q4_k_m", "fp8").down     # bytes of one layer's down_proj
     stored_as(named_shape("qwen3-8b"), "q4_k_m").held / 1e9      # 5.02: people load 5.03 GB
 
 Norms, biases and the vectors between two kernels keep the model's own dtype. Widening small numbers
 again is taken to be free: it hides behind the bytes while a step waits for memory.
 
 `QUANTS` store the layers' matrices in one way and leave embedding and head alone. A GGUF file is a
-mix: each tensor has a type of its own, and llama.cpp's rule chooses it. A type packs a block
-of numbers with their scales: q4_k keeps 256 in 144 bytes, 4.5 bits each (`ggml-common.h` of
-https://github.com/ggml-org/ggml). The rule (`llama_tensor_get_type` in `src/llama-quant.cpp`,
-without an importance matrix) makes exceptions where the error would hurt most: the head is q6_k,
-and in q4_k_m and q5_k_m so are v and down of the first and the last eighth of the layers and of
-every third between. Vectors are float32. Of a tied table there is one, stored as the head would be.
-Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size.
-"""
-
-from __future__ import annotations
+mix: each tensor has a type of its own, which packs a block of numbers with their scales
+(`ggml-common.h` of https://github.com/ggml-org/ggml). Which one, llama.cpp's rule says
+(`llama_tensor_get_type` in `src/llama-quant.cpp`, without an importance matrix): finer where an
+error would hurt most. Vectors are float32. Of a tied table there is one, stored as the head would
+be. Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size."""
 
 import math
 from dataclasses import dataclass
@@ -73,10 +67,8 @@ BLOCKS = {  # of each type of a GGUF file: numbers in a block, and its bytes
 }  # fmt: skip
 # What takes their place in rows that are no multiple of 256.
 INSTEAD = {"iq4_xs": "iq4_nl", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
-MIXES = {  # what people call a file, and the type of most of its tensors
-    "q4_0": "q4_0", "iq4_xs": "iq4_xs", "q4_k_m": "q4_k", "q5_k_m": "q5_k", "q6_k": "q6_k",
-    "q8_0": "q8_0",
-}  # fmt: skip
+# What people call a file, and the type of most of its tensors.
+MIXES = {n: n.removesuffix("_m") for n in ("q4_0", "iq4_xs", "q4_k_m", "q5_k_m", "q6_k", "q8_0")}
 FORMATS = (*QUANTS, *MIXES)
 
 
@@ -156,29 +148,20 @@ def stored_as(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- a GGUF file
-
-
 def tensor_type(config: ModelConfig, mix: str, place: str, layer: int = 0) -> str:
     """The type of one matrix: "q", "k", "v", "o", "gate_up", "down", "head" or "table"."""
-    mostly, layers = MIXES[mix], config.num_layers
-    finer = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    layers, first = config.num_layers, layer < config.num_layers // 8
+    finer = first or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
     if place == "head" or (place == "table" and config.tie_word_embeddings):
         return "q8_0" if mix == "q8_0" else "q6_k"
     if mix in ("q4_k_m", "q5_k_m") and place in ("v", "down") and finer:
         return "q6_k"
-    if mix == "iq4_xs" and (
-        (place == "v" and config.group_size >= 4) or (place == "down" and layer < layers // 8)
-    ):
-        return "q5_k"
-    return mostly
+    grouped = place == "v" and config.group_size >= 4
+    return "q5_k" if mix == "iq4_xs" and (grouped or (place == "down" and first)) else MIXES[mix]
 
 
 def block_bytes(outputs: int, inputs: int, kind: str) -> int:
     """Bytes of an (outputs, inputs) matrix of this type, or of what takes its place."""
-    if inputs % BLOCKS[kind][0]:
-        kind = INSTEAD.get(kind, "f16")
-    if inputs % BLOCKS[kind][0]:
-        kind = "f16"
-    numbers, size = BLOCKS[kind]
+    kinds = kind, INSTEAD.get(kind, "f16"), "f16"
+    numbers, size = next(BLOCKS[kind] for kind in kinds if inputs % BLOCKS[kind][0] == 0)
     return outputs * inputs // numbers * size

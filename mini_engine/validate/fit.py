@@ -1,9 +1,5 @@
 """Fit the figures that nobody publishes to the decode steps that somebody has measured.
 
-    fit = fit_points(points, sheets, parameters(sheets))
-    fit.sheets                         # the sheets with the fitted values in them
-    left_out(points, fit)              # each source predicted by a fit that has not seen it
-
 Every parameter is a positive figure with a prior, which is what was published about it or else what
 is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
 
@@ -12,8 +8,6 @@ is usual, and a spread around that. With theta = log(value / prior) / spread, th
 by Gauss-Newton steps with Levenberg's damping. Sigma is 4, 8 or 20%, depending on how sure a point
 is. The n points of one source together count as much as sqrt(n) points, since they share a machine.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -60,14 +54,11 @@ class Parameter:
     top: float = sys.float_info.max
 
     def at(self, theta: float) -> float:
-        """The figure, so many spreads from its prior."""
         return min(self.prior * math.exp(self.spread * theta), self.top)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit found."""
-
     parameters: tuple[Parameter, ...]
     theta: NDArray[np.float64]
     covariance: NDArray[np.float64]
@@ -96,24 +87,14 @@ class Fit:
 
 
 def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
-    """The sheets with a host for each machine whose CPU some point waited for."""
-    words = {
-        point.host
-        for point in points
-        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "FULL"
-    }
-    usual = sheets.hosts[USUAL_HOST]["op_us"]
-    return sheets.with_hosts(dict.fromkeys(sorted(words), usual))
+    words = {p.host for p in points if sheets.engine_of[p.cls][1] != "FULL"} - {*sheets.host_of}
+    return sheets.with_hosts(dict.fromkeys(sorted(words), sheets.hosts[USUAL_HOST]["op_us"]))
 
 
 def fit_points(
-    points: Sequence[Point],
-    sheets: Sheets,
-    parameters: Sequence[Parameter],
-    start: NDArray[np.float64] | None = None,
-    steps: int = STEPS,
-) -> Fit:
-    """Fit all parameters to the points, at least one."""
+    points: Sequence[Point], sheets: Sheets, parameters: Sequence[Parameter],
+    start: NDArray[np.float64] | None = None, steps: int = STEPS,
+) -> Fit:  # fmt: skip
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     residuals, damping = problem.residuals(theta), 1e-2
@@ -142,17 +123,10 @@ def left_out(
     points: Sequence[Point], fit: Fit, progress: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
     """For each point, the prediction in ms of a fit that has not seen its source."""
-    found = {}
+    found: dict[str, float] = {}
     for source in sorted({point.source for point in points}):
         others = [point for point in points if point.source != source]
-        if not others:
-            continue
-        without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
-        seen = {point.host for point in others}
-        for point in points:
-            if point.source == source:
-                host = None if point.host in seen else without.usual_host(point)
-                found[point.id] = predicted_ms(point, without, host)
+        found |= _unseen([point for point in points if point.source == source], others, fit)
         progress()
     return found
 
@@ -166,10 +140,17 @@ def left_out_beside(points: Sequence[Point], judged: Sequence[Point], fit: Fit) 
         sources = {point.source for point in own}
         others = [p for p in points if p.host != host and p.source not in sources]
         if len(others) < len(points):
-            without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS)
-            sheets = without.sheets
-            found |= {p.id: predicted_ms(p, sheets, sheets.usual_host(p)) for p in own}
+            found |= _unseen(own, others, fit)
     return found
+
+
+def _unseen(own: Sequence[Point], others: Sequence[Point], fit: Fit) -> dict[str, float]:
+    if not others:
+        return {}
+    sheets = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
+    seen = {point.host for point in others}
+    hosts = {p.id: None if p.host in seen else sheets.usual_host(p) for p in own}
+    return {point.id: predicted_ms(point, sheets, hosts[point.id]) for point in own}
 
 
 class _Problem:
@@ -183,14 +164,13 @@ class _Problem:
         per_source = Counter(point.source for point in points)
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
+        hosts = [sheets.host_of.get(p.host) or sheets.usual_host(p) for p in points]
         uses = [
-            {("card", p.card), ("host", feeds.name), ("engine", sheets.engine_of[p.cls][0].name)}
-            for p in points
-            for feeds in [sheets.host_of.get(p.host) or sheets.usual_host(p)]
+            {("card", p.card), ("host", host.name), ("engine", sheets.engine_of[p.cls][0].name)}
+            for p, host in zip(points, hosts, strict=True)
         ]
         self.moved = [
-            [index for index, used in enumerate(uses) if used & set(parameter.where)]
-            for parameter in parameters
+            [at for at, used in enumerate(uses) if used & {*one.where}] for one in parameters
         ]
 
     def sheets_at(self, theta: NDArray[np.float64]) -> Sheets:
@@ -203,11 +183,10 @@ class _Problem:
     def residuals(
         self, theta: NDArray[np.float64], which: Sequence[int] | None = None
     ) -> NDArray[np.float64]:
-        sheets = self.sheets_at(theta)
-        chosen = range(len(self.points)) if which is None else which
+        sheets, chosen = self.sheets_at(theta), [*(which or range(len(self.points)))]
         points = [self.points[i] for i in chosen]
         ratios = [predicted_ms(point, sheets) / point.itl_ms for point in points]
-        found: NDArray[np.float64] = np.log(ratios) / self.sigma[list(chosen)]
+        found: NDArray[np.float64] = np.log(ratios) / self.sigma[chosen]
         return found
 
     def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -272,21 +251,15 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             else:  # the hosts that stand in `KEPT` alone
                 hosts[name] = value
         parameters.append({
-            "name": p.name, "figure": p.figure,
-            "files": [f"{kind} {name}" for kind, name in p.where],
+            "name": p.name, "figure": p.figure, "files": [" ".join(where) for where in p.where],
             "value": value, "low": low, "high": high, "prior": p.prior, "prior_from": p.why,
             "told_by_data": round(fit.told_by_data(index), 2),
         })  # fmt: skip
     left_out_ms = {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())}
     rows = [vars(one) for one in intervals(missed_by(points, fit.sheets, left_out_ms))]
     write_whole(INTERVALS, "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
-    kept = {
-        "command": COMMAND,
-        "parameters": parameters,
-        "hosts": hosts,
-        "inseparable": fit.inseparable(),
-        "left_out_ms": left_out_ms,
-    }
+    kept = {"command": COMMAND, "parameters": parameters, "hosts": hosts,
+            "inseparable": fit.inseparable(), "left_out_ms": left_out_ms}  # fmt: skip
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     return kept
 
@@ -294,12 +267,10 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
 def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:
     """How far each point lies from its prediction, by kind of step."""
     found: Missed = {(name, *batches): [] for name in get_args(Launched) for batches in BATCHES}
-    for point in points:
-        if point.id in left_out_ms:
-            name = sheets.engine_of[point.cls][1]
-            batches = next(of for of in BATCHES if point.batch <= of[1])
-            log = math.log(point.itl_ms / left_out_ms[point.id])
-            found[name, *batches].append((point.source, log))
+    for point in (point for point in points if point.id in left_out_ms):
+        batches = next(of for of in BATCHES if point.batch <= of[1])
+        log = math.log(point.itl_ms / left_out_ms[point.id])
+        found[sheets.engine_of[point.cls][1], *batches].append((point.source, log))
     return {kind: logs for kind, logs in found.items() if logs}
 
 

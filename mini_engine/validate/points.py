@@ -1,27 +1,21 @@
 """Decode steps that others have measured, and how far the model is from them.
 
-A file of points is a JSON list with an object for each, as in `published/decode_points.json`.
-
-    sheets = Sheets.shipped()
-    points, unknown = read_points(SHIPPED_POINTS, sheets)
-    summary("all", rows_of(points, sheets)).median_error
-
-A point whose card, model or class is not known is left out, and a line of `unknown` says so.
-"""
+A file of points is a JSON list with an object for each, as in `published/decode_points.json`. A
+point whose card, model or class is not known is left out, and a line of `unknown` says so."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from mini_engine.files import read_json, typed
+from mini_engine.files import read_json, read_object, typed
 from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
 from mini_engine.step.kernels import StepShape
@@ -40,15 +34,11 @@ WITHIN = 0.10
 
 
 def read_kept() -> dict[str, Any]:
-    """What the last fit left."""
-    data: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
-    return data
+    return read_object(KEPT)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measured decode step."""
-
     id: str
     cls: str  # the engine and how it launches: "vLLM eager"; `class` in the file
     model: str
@@ -74,8 +64,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Sheets:
-    """All cards, hosts and engines, by name."""
-
     cards: Mapping[str, Sheet]
     hosts: Mapping[str, Sheet]
     engines: Mapping[str, Sheet]
@@ -88,7 +76,6 @@ class Sheets:
         return sheets.with_hosts(read_kept()["hosts"])
 
     def with_card(self, path: Path) -> Sheets:
-        """The same, with a card of one's own, by the name that its file gives."""
         sheet = load_sheet("card", path)
         return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
 
@@ -115,7 +102,6 @@ class Sheets:
         return {word: s for s in self.hosts.values() for word in s.words["sources"]}
 
     def usual_host(self, point: Point) -> Sheet:
-        """The host that the point's engine usually runs on."""
         return self.hosts[self.engine_of[point.cls][0].words["host"]]
 
     def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Launched, bool]:
@@ -126,27 +112,13 @@ class Sheets:
         spec = put_together(self.cards[point.card], known or self.usual_host(point), engine)
         return with_pdl(spec) if engine.words["pdl"] else spec, launched, known is not None
 
-    def complaint(self, point: Point) -> str | None:
-        """One line that names what is not known of a point, or None."""
-        for what, word, known in (
-            ("card", point.card, sorted(self.cards)),
-            ("model", point.model, sorted(SHAPES)),
-            ("engine", point.cls, sorted(self.engine_of)),
-            ("quant", point.quant or FORMATS[0], [*FORMATS, *PUBLISHED]),
-        ):
-            if word not in known:
-                return f"{point.id}: no {what} {word!r}, known are {', '.join(known)}"
-        return None
-
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
-        """The same, with another value of one figure."""
         sheets = {**getattr(self, f"{kind}s")}
         sheets[name] = sheets[name].with_figure(figure, value=value)
         return replace(self, **{f"{kind}s": sheets})
 
 
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
-    """The ITL that the model predicts for a point, which the sheets must know."""
     spec, launched, _ = sheets.spec(point, host)
     whole = SHAPES[point.model]
     config = whole if point.tp == 1 else whole.shard(point.tp)
@@ -166,12 +138,20 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
-    ids = [point.id for point in points]
-    if twice := next((id for id in ids if ids.count(id) > 1), None):
-        raise ValueError(f"{path}: two points have one id, {twice!r:.40}")
-    complaints = [sheets.complaint(point) for point in points]
-    known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
-    return known, [complaint for complaint in complaints if complaint]
+    known, unknown = list[Point](), list[str]()
+    for point in points:
+        for what, word, of in (
+            ("card", point.card, sheets.cards), ("model", point.model, SHAPES),
+            ("engine", point.cls, sheets.engine_of),
+            ("quant", point.quant or FORMATS[0], (*FORMATS, *PUBLISHED)),
+        ):  # fmt: skip
+            if word not in of:
+                known_are = f"known are {', '.join(sorted(of))}"
+                unknown.append(f"{point.id}: no {what} {word!r}, {known_are}")
+                break
+        else:
+            known.append(point)
+    return known, unknown
 
 
 def _point(item: object, where: str) -> Point:
@@ -187,13 +167,8 @@ def _point(item: object, where: str) -> Point:
     return replace(point, model=point.model.lower(), card=point.card.lower())
 
 
-# ---------------------------------------------------------------- held against predictions
-
-
 @dataclass(frozen=True)
 class Row:
-    """One point beside its prediction."""
-
     point: Point
     predicted_ms: float
     low_ms: float | None  # of the interval, where one is known
@@ -250,8 +225,6 @@ class Summary:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same step on the same host and card, launched in two ways."""
-
     slow: Row
     fast: Row
 
@@ -267,7 +240,6 @@ class Pair:
 def rows_of(
     points: Sequence[Point], sheets: Sheets, left_out: Mapping[str, float] | None = None
 ) -> list[Row]:
-    """Every point beside its prediction."""
     rows = []
     for point in points:
         spec, launched, known = sheets.spec(point)
@@ -283,15 +255,10 @@ def summary(name: str, rows: Sequence[Row]) -> Summary:
     errors = [abs(row.error) for row in rows]
     others = [abs(row.left_out_error) for row in rows if row.left_out_error is not None]
     return Summary(
-        name,
-        len(rows),
-        len({row.point.source for row in rows}),
-        median(errors),
-        float(np.quantile(errors, 0.9)),
-        median(row.error for row in rows),
-        sum(error <= WITHIN for error in errors) / len(errors),
-        median(others) if others else None,
-    )
+        name, len(rows), len({row.point.source for row in rows}),
+        median(errors), float(np.quantile(errors, 0.9)), median(row.error for row in rows),
+        sum(error <= WITHIN for error in errors) / len(errors), median(others) if others else None,
+    )  # fmt: skip
 
 
 def by_class(rows: Sequence[Row]) -> list[Summary]:
@@ -307,7 +274,6 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
     order = [*WAYS]
     return [
         Pair(slow, fast)
-        for slow in rows
-        for fast in rows
+        for slow, fast in product(rows, rows)
         if order.index(slow.launched) < order.index(fast.launched) and slow.step == fast.step
     ]

@@ -1,16 +1,11 @@
 """Steps with drafts that others have measured, and how far the model is from them.
 
-    rows = [row_of(point) for point in read_points()]
-    rows[0].measured, rows[0].predicted      # how many times as fast as without drafts
-
 A point brings its own acceptance, as tokens a step, so that what is judged is the cost of a step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from mini_engine.files import read_object, typed
 from mini_engine.model.config import named_shape
@@ -39,15 +34,7 @@ class DraftPoint:
 
 
 @dataclass(frozen=True)
-class PointFile:
-    sources: dict[str, str]  # what each is, and what was left out
-    points: list[object]
-
-
-@dataclass(frozen=True)
 class DraftRow:
-    """A point, and the same step predicted."""
-
     point: DraftPoint
     predicted: float  # how many times as fast as without drafts
 
@@ -61,14 +48,12 @@ class DraftRow:
         return self.predicted / self.measured - 1
 
 
-def read_points(path: Path = SHIPPED_POINTS) -> list[DraftPoint]:
-    """Raises ValueError, naming file, point and field, for what is no such file."""
-    listed: list[object] = typed(PointFile, read_object(path), str(path)).points
-    return [typed(DraftPoint, one, f"{path}: point {n}") for n, one in enumerate(listed, start=1)]
+def read_points() -> list[DraftPoint]:
+    points = cast(list[object], read_object(SHIPPED_POINTS)["points"])
+    return [typed(DraftPoint, one, f"point {n}") for n, one in enumerate(points, start=1)]
 
 
 def row_of(point: DraftPoint) -> DraftRow:
-    """A point, and what the model says of it."""
     config, spec = named_shape(point.model), load_spec(point.gpu, engine=point.engine)
     found = speculated(
         config, spec, batch=point.batch, context=point.context, drafts=point.drafts,

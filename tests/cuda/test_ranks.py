@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.support.checkpoint_helpers import MIXTURE, TINY, random_tensors, write  # noqa: E402
 from tests.support.torch_helpers import random_folder  # noqa: E402
+from tests.support.warm_python import warm_python  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = ["Return the", "def __init__(self", "If the file"]
@@ -46,12 +46,17 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two NVID
 def torchrun(
     ranks: int, *words: str, where: Mapping[str, str] = ON_CPUS
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+    command = [warm_python(), "-m", "torch.distributed.run", "--standalone",
                f"--nproc-per-node={ranks}", *words]  # fmt: skip
     known = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **where}
     return subprocess.run(
         command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def as_program(*words: str) -> tuple[str, ...]:
+    """PROGRAM and its words, as torchrun starts it without a file."""
+    return "--no-python", warm_python(), "-c", PROGRAM, *words
 
 
 def mixture(folder: Path) -> Path:
@@ -78,10 +83,9 @@ def found(done: subprocess.CompletedProcess[str]) -> list[tuple[list[str], int]]
 @pytest.mark.parametrize("kind", ["dense", pytest.param("experts", marks=pytest.mark.slow)])
 def test_two_ranks_write_the_text_of_one_in_every_mode(kind: str, tmp_path: Path) -> None:
     folder = SHIPPED if kind == "dense" else mixture(tmp_path)
-    (program := tmp_path / "program.py").write_text(PROGRAM, "utf-8")
-    words = str(program), str(folder), json.dumps(PROMPTS)
+    words = str(folder), json.dumps(PROMPTS)
     modes = MODES if SLOW else MODES[::3]
-    written = found(torchrun(2, *words, json.dumps(modes)))
+    written = found(torchrun(2, *as_program(*words, json.dumps(modes))))
     alone = list(generate(folder, PROMPTS, "NONE", max_new_tokens=7, kernels=0).texts)
     assert [texts for texts, _ in written] == [alone] * len(modes)
     assert [graphs > 0 for _, graphs in written] == [mode != "NONE" for mode in modes]
@@ -89,15 +93,9 @@ def test_two_ranks_write_the_text_of_one_in_every_mode(kind: str, tmp_path: Path
 
 @pytest.mark.gpu
 @TWO_GPUS
-def test_two_gpus_sum_inside_their_graphs(tmp_path: Path) -> None:
+def test_two_gpus_sum_inside_their_graphs() -> None:
     """A FULL rung is one graph there, and its text is that of the ranks' eager steps."""
-    (program := tmp_path / "program.py").write_text(PROGRAM, "utf-8")
-    words = (
-        str(program),
-        str(SHIPPED),
-        json.dumps(PROMPTS),
-        json.dumps(["NONE", "FULL_DECODE_ONLY"]),
-    )
+    words = as_program(str(SHIPPED), json.dumps(PROMPTS), json.dumps(["NONE", "FULL_DECODE_ONLY"]))
     (eager, none), (captured, graphs) = found(torchrun(2, *words, where={}))
     assert captured == eager
     assert none == 0

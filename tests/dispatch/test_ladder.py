@@ -34,15 +34,11 @@ def test_the_default_ladder_is_that_of_vllm_0_33(vector):
     assert sizes[-1] == expect["max_cudagraph_capture_size"]
 
 
-@given(
-    max_num_seqs=st.integers(1, 1500), max_tokens=st.integers(1, 20_000), blackwell=st.booleans()
-)
-def test_every_decode_batch_up_to_the_top_has_a_full_graph_by_default(
-    max_num_seqs, max_tokens, blackwell
-):
-    sizes = default_capture_sizes(max_num_seqs, max_tokens, data_center_blackwell=blackwell)
+@given(max_num_seqs=st.integers(1, 1500), max_tokens=st.integers(1, 20_000))
+def test_every_decode_batch_up_to_the_top_has_a_full_graph_by_default(max_num_seqs, max_tokens):
+    sizes = default_capture_sizes(max_num_seqs, max_tokens)
     assert CaptureLadder(sizes).sizes == tuple(sizes), "the default must be a lawful ladder"
-    assert sizes[-1] <= min(max_tokens, 1024 if blackwell else 512)
+    assert sizes[-1] <= min(max_tokens, 512)
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", sizes, max_num_seqs)
     for reqs in range(1, min(max_num_seqs, sizes[-1]) + 1):
         assert dispatcher.dispatch(reqs, reqs, 1).mode is CUDAGraphMode.FULL
@@ -65,13 +61,11 @@ def test_no_ladder_where_nothing_is_captured():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"performance_mode": "speed"}, "performance mode 'speed': give one of"),
         ({"mode": "ALL"}, "unknown CUDAGraphMode 'ALL'"),
-        ({"num_speculative_tokens": -1}, "num_speculative_tokens -1: give 0 or more"),
-        ({"capture_sizes": [4, 0]}, "capture size 0 is not positive"),
-        ({"capture_sizes": []}, "capture_sizes is empty"),
+        ({"capture_sizes": [4, 0]}, r"capture sizes \[4, 0\]: give sizes from 1"),
+        ({"capture_sizes": []}, r"capture sizes \[\]: give sizes from 1"),
         ({"max_capture_size": 0}, r"largest capture size 0"),
-        ({"max_capture_size": 8, "capture_sizes": [1, 4]}, "max_capture_size 8 but the largest"),
+        ({"max_capture_size": 8, "capture_sizes": [1, 4]}, "max_capture_size 8, but the largest"),
     ],
 )
 def test_settings_without_a_ladder_are_refused(settings, words):
@@ -102,11 +96,9 @@ ladders = st.sets(st.integers(1, 20), min_size=1, max_size=8).map(
     ("sizes", "words"),
     [
         ([], "needs at least one rung"),
-        ([1, 4, 2], "rung 2 comes after 4"),
-        ([1, 2, 2], "rung 2 appears twice"),
-        ([-1, 2], "rung -1 is not positive"),
-        ([0, 2], "rung 0 is not positive"),
-        ([1, -4], "rung -4 is not positive"),
+        ([1, 4, 2], "rung 2 after 4"),
+        ([1, 2, 2], "rung 2 after 2"),
+        ([0, 2], "rung 0 after 0"),
     ],
 )
 def test_a_ladder_refuses_rungs_that_are_none(sizes, words):

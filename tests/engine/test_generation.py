@@ -12,7 +12,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.generation import limits_for, mode_of, sizes_for, with_blocks_for
+from mini_engine.engine.generation import dispatcher_for, limits_for, mode_of, with_blocks_for
 from mini_engine.model.config import named_shape
 from tests.support.fake_runner import FakeRunner
 
@@ -40,12 +40,12 @@ def test_a_cache_has_blocks_for_prompt_and_new_tokens_and_no_more() -> None:
 
 def test_capture_sizes_that_no_step_reaches_are_named() -> None:
     said, limits = list[str](), limits_for(CONFIG, 2)
-    assert sizes_for("FULL", limits, [99999999, 4, 65], said.append) == [4]
+    assert dispatcher_for("FULL", limits, [99999999, 4, 65], said.append).sizes == (4,)
     assert said == ["capture sizes 65, 99999999 are dropped: a step has at most 64 tokens"]
-    assert sizes_for("FULL", limits, [65], said.append) == []
+    assert dispatcher_for("FULL", limits, [65], said.append).sizes == ()
     assert said[-1].endswith("; none is left, so every step runs eagerly")
-    assert sizes_for("FULL", limits, None, pytest.fail)
-    assert sizes_for("NONE", limits, [65], pytest.fail) == []
+    assert dispatcher_for("FULL", limits, None, pytest.fail).sizes
+    assert dispatcher_for("NONE", limits, [65], pytest.fail).sizes == ()
 
 
 @pytest.mark.parametrize(

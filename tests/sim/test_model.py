@@ -147,10 +147,3 @@ def test_a_named_shape_can_be_costed_without_weights_and_without_memory() -> Non
     weights = num_parameters(config) * 2
     assert device.memory.allocated_bytes() > weights
     assert all(s.bytes_on_host is None for s in device.memory._segments)
-
-
-def test_a_device_that_computes_needs_weights() -> None:
-    config = named_shape("qwen3-0.6b")
-    device = small_device()
-    with pytest.raises(ValueError, match="needs weights"):
-        Model(device, config, None, KVCache((), ()))

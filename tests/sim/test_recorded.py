@@ -15,7 +15,7 @@ from mini_engine.sim.recorded import (
     STEP,
     UNLISTED,
     anatomy,
-    counted,
+    anatomy_of,
     events_of_profile,
     kind_of,
     load_recording,
@@ -360,9 +360,9 @@ def test_a_graph_step_is_one_launch_above_its_nodes() -> None:
 
 
 def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
-    kernels, launches = counted(events_of_profile(FULL_STEP))
-    assert kernels == 2
-    assert launches == 2  # a copy and a graph; the last copy is a wait
+    found = anatomy_of(events_of_profile(FULL_STEP))
+    assert found.kernels == 2
+    assert found.launches == 2  # a copy and a graph; the last copy is a wait
 
 
 def test_only_the_step_of_median_length_is_taken() -> None:

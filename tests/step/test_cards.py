@@ -70,15 +70,14 @@ def test_a_file_with_a_missing_figure_is_refused_by_file_and_figure(
         load_sheet(kind, path)
 
 
-def figure(value: object, kind: str = "measured", source: str = "x") -> dict[str, object]:
-    return {"value": value, "kind": kind, "source": source}
+def figure(value: object, kind: str = "measured") -> dict[str, object]:
+    return {"value": value, "kind": kind, "source": "x"}
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "changed"),
     [
         ("card", "vram_bytes", {"value": 1.0, "kind": "measured"}),
-        ("card", "vram_bytes", figure(1.0, source=" ")),
         ("card", "vram_bytes", figure(1.0, kind="guessed")),
         *(("card", "vram_bytes", figure(bad)) for bad in (0, -3.5, "5", float("nan"), 0.5)),
         ("card", "vram_bytes", 5.1),

@@ -143,11 +143,6 @@ def test_piecewise_records_what_lies_between_the_splitting_ops() -> None:
     assert cost.capture_us == pytest.approx(cost.nodes * each_us)
 
 
-def test_eager_has_nothing_to_capture() -> None:
-    cost = capture_cost(ONE, H200, "eager")
-    assert (cost.total_us, cost.graphs, cost.nodes, cost.node_bytes) == (0.0, 0, 0, 0)
-
-
 @pytest.mark.parametrize("mode", ["piecewise", "full"])
 def test_a_capture_has_paid_where_all_steps_together_are_as_long(mode: Mode) -> None:
     eager, graph = (step_time(ONE, H200, m).itl_us for m in ("eager", mode))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -85,10 +84,3 @@ def test_published_steps_with_drafts_are_missed_by_no_more_than_is_said() -> Non
     heads = [row for row in rows if row.point.id == "EAGLE llama-3.1-8b"]
     best = max(heads, key=lambda row: row.predicted).point.drafts
     assert best == max(heads, key=lambda row: row.measured).point.drafts == 3
-
-
-def test_a_point_with_a_field_of_another_kind_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "points.json"
-    path.write_text('{"sources": {}, "points": [{"id": "x"}]}')
-    with pytest.raises(ValueError, match="point 1: model is missing"):
-        read_points(path)

@@ -15,13 +15,19 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 COMPILED = "kernels, compiled and disassembled"
+BESIDE = "what is held against transformers"  # whose import takes three seconds
 TOGETHER = {  # file -> unit of work
+    "tests/bench/test_bench.py": BESIDE,
+    "tests/bench/test_gate.py": BESIDE,
     "tests/cli/test_commands.py": "the demo",
     "tests/course/test_site.py": "the site",
     "tests/course/test_widgets.py": "the site",
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
+    "tests/cuda/kernels/test_gemv_dot.py": COMPILED,
     "tests/cuda/kernels/test_prefill_ahead_of_time.py": COMPILED,
+    "tests/cuda/test_model.py": BESIDE,
     "tests/plots/test_plots.py": "figures, each drawn once",
+    "tests/sim/test_model.py": BESIDE,
     "tests/sim/test_speculation.py": "drawn texts with drafts",  # whose probabilities it keeps
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
@@ -29,7 +35,6 @@ LONGEST = (  # tests of ten seconds and more, or the files where they are, the l
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",
-    "tests/bench/test_gate.py::test_right_variants_pass",
     "tests/course/test_docs.py::test_every_command_in_a_document_runs",
 )
 

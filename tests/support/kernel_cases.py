@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
 import torch
@@ -75,6 +77,7 @@ def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
 
 # ---------------------------------------------------------------- ahead of time
 
+BRANCH = re.compile(r"(\b(?:BRA|BSSY)\b.*\b0x)([0-9a-f]+)$")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
 # The types of arguments in a step of a model in bf16, by their names in the kernels.
@@ -100,7 +103,13 @@ class Compiled:
     spilled_bytes: int  # stack and local memory of a thread
     shared_bytes: int  # of a program
     threads: int  # of a program
-    sass: tuple[str, ...]  # the instructions, in order
+    capability: int
+    code: bytes
+
+    @cached_property
+    def sass(self) -> Sequence[str]:
+        """The instructions, in order."""
+        return disassembled([self.code], self.capability)[0]
 
     @property
     def resident(self) -> int:
@@ -159,20 +168,50 @@ def compile_for(
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
-        usage = _cuobjdump("--dump-resource-usage", file.name)
-        listing = _cuobjdump("-sass", file.name)
+        usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
     used = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     return Compiled(
         registers=used["REG"],
         spilled_bytes=used["STACK"] + used["LOCAL"],
         shared_bytes=made.metadata.shared,
         threads=32 * options["num_warps"],
-        sass=tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)),
+        capability=options["capability"],
+        code=_machine_code(made.asm["cubin"]),
     )
 
 
-def _cuobjdump(*arguments: str) -> str:
-    command = [str(TOOLS / "cuobjdump"), *arguments]
+def disassembled(codes: Sequence[bytes], capability: int) -> list[Sequence[str]]:
+    """The instructions of each, one in 16 bytes. The tool takes 0.4 s to start, so it is started
+    once for all. A branch goes to an address of its own kernel, as it does alone."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(codes))
+        file.flush()
+        listing = _tool("nvdisasm", "-ndf", "-b", f"SM{capability}", file.name)
+    lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)
+    found: list[Sequence[str]] = []
+    begin = 0
+    for code in codes:
+
+        def own(branch: re.Match[str], begin: int = begin) -> str:
+            return f"{branch[1]}{int(branch[2], 16) - begin:x}"
+
+        end = begin + len(code)
+        found.append([BRANCH.sub(own, line) for line in lines[begin // 16 : end // 16]])
+        begin = end
+    assert begin == 16 * len(lines)
+    return found
+
+
+def _machine_code(cubin: bytes) -> bytes:
+    """The one section of an ELF file whose name begins with .text."""
+    (table,), (many, names) = unpack_from("<Q", cubin, 40), unpack_from("<HH", cubin, 60)
+    headers = [unpack_from("<II4Q", cubin, table + 64 * i) for i in range(many)]
+    (where,) = (h[4:6] for h in headers if cubin.startswith(b".text", headers[names][4] + h[0]))
+    return cubin[where[0] : sum(where)]
+
+
+def _tool(name: str, *arguments: str) -> str:
+    command = [str(TOOLS / name), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

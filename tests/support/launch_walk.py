@@ -41,7 +41,7 @@ MODELS = ("tiny", "qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 # their widths, not in their batches.
 SOME, LARGER = (1, 3, 8, 17), ("qwen3-1.7b", "llama-3.2-1b")
 CONTEXT = 512
-WHOLE_SAMPLE = 3  # launches that the default profile compiles to machine code, a target
+WHOLE_SAMPLE = 1  # launches that the default profile compiles to machine code, a target
 
 
 def setup_of(config: ModelConfig, batch: int) -> DecodeSetup:

@@ -122,11 +122,6 @@ def test_a_bad_field_is_refused_by_file_point_and_field(
         read(tmp_path, GOOD, {**GOOD, field: value})
 
 
-def test_two_points_of_one_id_are_refused_for_nobody_could_name_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'mine-1'"):
-        read(tmp_path, GOOD, {**GOOD, "batch": 8})
-
-
 @pytest.mark.parametrize("data", [[], {}, "points", [3]])
 def test_what_is_no_list_of_points_is_refused(tmp_path: Path, data: object) -> None:
     path = tmp_path / "points.json"

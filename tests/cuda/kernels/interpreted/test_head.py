@@ -48,15 +48,15 @@ def test_of_equal_logits_the_lowest_index_wins_in_a_tile_between_tiles_and_progr
 def test_a_row_of_nan_still_gives_a_token_of_the_vocabulary() -> None:
     """A poisoned row must not turn into an address outside of the embedding."""
     torch.manual_seed(2)
-    x, weight = torch.randn(3, 256).to(BF16), torch.randn(50, 256).to(BF16)
-    x[1], weight[:30] = NAN, NAN
-    values, indices = partials(3, head.num_programs(50, 256))
-    logits = torch.empty(3, 50)
+    x, weight = torch.randn(3, 256).to(BF16), torch.randn(20, 256).to(BF16)
+    x[1], weight[:9] = NAN, NAN
+    values, indices = partials(3, head.num_programs(20, 256))
+    logits = torch.empty(3, 20)
     head.norm_lm_head(values, indices, logits, x, torch.ones(256, dtype=BF16), weight, 1e-6)
     tokens = token_of(values, indices)
-    assert tokens[0] == 30 + int(logits[0, 30:].argmax())
+    assert tokens[0] == 9 + int(logits[0, 9:].argmax())
     assert tokens[1] == 0
-    assert tokens[2] == 30 + int(logits[2, 30:].argmax())
+    assert tokens[2] == 9 + int(logits[2, 9:].argmax())
 
 
 def test_the_best_of_many_partials_is_found_over_several_reads() -> None:
