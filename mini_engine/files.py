@@ -124,14 +124,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file beside the path, then put it in its place: an interrupt or a full disk leaves
-    the old one. Makes folders; /dev/stdout or a pipe is written to as it is. Raises OSError with
-    the path in it."""
+    the old one. Makes folders. Raises OSError with the path in it."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a link stays a link
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
     try:
-        if target.exists() and not target.is_file():
+        if target.exists() and not target.is_file():  # a device, or a pipe
             target.write_bytes(data)
         else:
             beside.write_bytes(data)

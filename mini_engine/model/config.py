@@ -38,7 +38,7 @@ LARGEST = 10**10  # of a size, and of RoPE's base
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """RoPE of rope_type "llama3". Raises ValueError if the numbers do not fit together."""
+    """RoPE of rope_type "llama3"."""
 
     factor: float  # by which slow pairs turn more slowly
     low_freq_factor: float  # slow: fewer turns than this in the original context
@@ -52,8 +52,8 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: a router scores all MLPs of a layer for each token, and the token is
-    computed by the best `active` of them. Raises ValueError for more than there are."""
+    """A mixture of experts: a router scores all MLPs of a layer for each token, and the best
+    `active` of them compute it."""
 
     count: int
     active: int  # for each token
@@ -66,7 +66,7 @@ class Experts:
 
     def touched(self, tokens: float) -> float:
         """How many experts of a layer compute something for so many tokens, expected for a router
-        that chooses each as often as any other: count * (1 - (1 - active / count) ** tokens)."""
+        that chooses each as often as any other."""
         return float(self.count * (1 - (1 - self.active / self.count) ** tokens))
 
 
@@ -110,17 +110,14 @@ class ModelConfig:
 
     @property
     def q_size(self) -> int:
-        """Columns of q."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Columns of k, and of v."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def group_size(self) -> int:
-        """Query heads that share one KV head."""
         return self.num_heads // self.num_kv_heads
 
     @property
@@ -135,7 +132,7 @@ class ModelConfig:
 
     @property
     def vocab_rows(self) -> int:
-        """Rows of the head on this rank. A vocabulary that cannot be shared is whole on each."""
+        """Rows of the head on this rank; a vocabulary that cannot be shared is whole."""
         return self.vocab_size // (1 if self.vocab_size % self.ranks else self.ranks)
 
     def touched_share(self, tokens: float) -> float:
