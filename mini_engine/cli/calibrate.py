@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mini_engine.cli import options
-from mini_engine.cli.terminal import Args, Found, Screen
+from mini_engine.cli.terminal import Args, Found, Screen, form, table
 from mini_engine.files import write_whole
 from mini_engine.step.cards import FIGURES, load_sheet, names
 
@@ -90,3 +90,19 @@ def _card_and_host(args: Args, console: Screen) -> Found:
     files = {"card": out, "host": out.with_name(f"{out.stem}-host.json")}
     return {"machine": measurement.gpu, "emulated": emulated, "evidence": evidence,
             "files": files, "sheets": {"card": card, "host": host}}  # fmt: skip
+
+
+def show(r: Args, console: Screen) -> None:
+    if r.emulated:
+        console.print(options.EMULATED)
+    console.print(f"Measured on {r.machine}.")
+    for kind, figures in r.figures.items():
+        columns = {f"<{kind}": "{0[0]}", "value": "{0[1]:,.6g}", "<from": "{0[2]}"}
+        console.print(table(columns, figures))
+    if r.op_us:
+        cost = form("{median:.1f} µs ({low:.1f} to {high:.1f})", **r.op_us)
+        console.print(f"An op costs a PyTorch program here {cost}, on CPU tensors; a launch on a "
+                      f"GPU comes on top. The usual server: {r.usual_op_us:g} µs, launch included."
+                      )  # fmt: skip
+    words = [f"--{kind} {path}".replace("--card", "--spec") for kind, path in r.files.items()]
+    console.print(f"use it: crossover {' '.join(words)}")
