@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini_engine.plots.bars import LAUNCHES, OTHER_WORK, RUNS, step_bars
+from mini_engine.plots.figures import LAUNCHES, OTHER_WORK, RUNS, step_bars
 from mini_engine.sim.recorded import Anatomy, anatomy, load_recording
 
 RECORDED = {

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.plots import hue
-from mini_engine.plots.bars import LAUNCHES as IN_LAUNCHES
-from mini_engine.plots.bars import OTHER_WORK, RUNS, step_bars
 from mini_engine.plots.canvas import canvas
+from mini_engine.plots.figures import LAUNCHES as IN_LAUNCHES
+from mini_engine.plots.figures import OTHER_WORK, RUNS, step_bars
 from mini_engine.sim.recorded import anatomy, load_recording
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 

@@ -122,26 +122,20 @@ class Bench:
             share = setup.model.config.touched_share(setup.batch)
             moved = stored_as(setup.model.config).must_read(setup.batch * setup.context, share)
             gb_s = moved / itl.median / 1e3
+            predicted = predicted_us(
+                variant.ops(spec.ops), variant.steps_a_call, spec, kind.mode, pdl=kind.pdl
+            )
             return replace(
-                row,
-                status=MEASURED,
-                date=datetime.now(UTC).isoformat(timespec="seconds"),
-                prepare_s=prepare_s,
-                steps_a_call=variant.steps_a_call,
+                row, status=MEASURED, date=datetime.now(UTC).isoformat(timespec="seconds"),
+                prepare_s=prepare_s, steps_a_call=variant.steps_a_call,
                 no_graph=f"graphs left out: {skipped}" if skipped and kind.mode == "full" else "",
-                bytes_to_move=moved,
-                predicted_us=predicted_us(
-                    variant.ops(spec.ops), variant.steps_a_call, spec, kind.mode, pdl=kind.pdl
-                ),
-                itl_laps_us=ours,
-                anchor_laps_us=theirs,
-                itl=itl,
+                bytes_to_move=moved, predicted_us=predicted, itl_laps_us=ours,
+                anchor_laps_us=theirs, itl=itl,
                 wall=median_interval([lap.wall_us for lap in laps[1]]),
-                times_the_anchor=paired_ratio(theirs, ours),
-                achieved_gb_s=gb_s,
+                times_the_anchor=paired_ratio(theirs, ours), achieved_gb_s=gb_s,
                 percent_of_copy=100 * gb_s / self.copy_gb_s,
                 gpu_state={} if self.backend.emulated else gpu_state(),
-            )
+            )  # fmt: skip
         except Exception as error:  # a variant that breaks must not take the others' with it
             return replace(row, reason=first_line(error))
         finally:
@@ -151,7 +145,6 @@ class Bench:
 
 
 def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
-    """The gate for all that decodes on this setup."""
     wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 

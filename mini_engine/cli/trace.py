@@ -59,7 +59,7 @@ def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
 
 def _recorded(args: Args, out: Path) -> Found:
     from mini_engine import plots
-    from mini_engine.plots.bars import RUNS, WAITS, step_bars
+    from mini_engine.plots.figures import RUNS, WAITS, step_bars
 
     if out.resolve() == Path(args.recorded).resolve():
         raise ValueError(f"-o {out}: this is read: give another name")

@@ -125,7 +125,8 @@ class SharingPool(BlockPool):
 
     def has_room(self, request_id: str, num_tokens: int) -> bool:
         """As in BlockPool: blocks that were found need not be taken, but cease to be free."""
-        found = self._found(request_id)
+        sharer = self._sharers.get(request_id)
+        found = sharer.found if sharer else ()
         held = len(self.block_table(request_id)) + len(found)
         revived = sum(self.owners[block] == 0 for block in found)
         return self.blocks_for(num_tokens) - held + revived <= self.num_free
@@ -169,10 +170,6 @@ class SharingPool(BlockPool):
     def forget(self, request_id: str) -> None:
         super().forget(request_id)
         self._sharers.pop(request_id, None)  # of one that waits
-
-    def _found(self, request_id: str) -> tuple[int, ...]:
-        sharer = self._sharers.get(request_id)
-        return sharer.found if sharer else ()
 
     def _key(self, text: RequestState, index: int) -> bytes:
         """The key of a full block of the text; each is computed once."""

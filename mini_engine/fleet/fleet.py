@@ -77,6 +77,7 @@ ROUTERS: dict[str, Callable[[], Router]] = {
 
 
 server_of = cache(Server)  # its costs remember every step that was asked for
+sized_as = cache(Server.sized)  # its graphs are priced once for all replicas of all fleets
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Pool:
         """One replica more, of the next card; a cold start, unless the trace has not begun."""
         design, card = self.design, self.cards.pop(0)
         server = design.server(card)
-        sized = server.sized(design.mode, prefix_caching=design.prefix_caching)
+        sized = sized_as(server, design.mode, prefix_caching=design.prefix_caching)
         replica = Replica(server.costs, sized.limits, sized.dispatcher, receives=self.receives)
         replica.on_served = partial(self.on_served, replica)
         cold_us = 0.0

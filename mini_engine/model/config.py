@@ -289,8 +289,9 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
             scaling = typed(RopeScaling, said, key, more=True)
         if j.model_type in NOT_LOADED:
             raise ValueError(f"model_type is {j.model_type!r}, {NOT_LOADED[j.model_type]}")
-        if packed:
-            raise ValueError(f"quantization_config: {packed}, whose weights are not read")
+        if stored := j.quantization_config:
+            method = stored["quant_method"]
+            raise ValueError(f"quantization_config: {method!r}, whose weights are not read")
     except ValueError as error:
         if not predicted:
             told = "crossover, capacity and explain predict its times; nothing here writes its text"

@@ -1,9 +1,10 @@
-"""Predictions: ITL against batch, against what others have measured, and fleets."""
+"""Predictions: ITL against batch, against what others have measured, fleets, and bars of steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import PREDICTED, canvas, doubling_ticks, log_ticks, percent_ticks
@@ -11,6 +12,11 @@ from mini_engine.step.curves import ItlCurve
 from mini_engine.validate.points import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": hue.EAGER, "PIECEWISE": hue.PIECEWISE, "FULL": hue.FULL}
+# Where the time of a step goes: first a kernel runs, then the GPU waits.
+RUNS, WAITS = "a kernel runs", "no kernel runs"
+LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"
+PARTS = {RUNS: hue.KERNEL, WAITS: hue.IDLE, LAUNCHES: hue.CALL, OTHER_WORK: hue.LAUNCH}
+PHONE_INCHES = 6.9  # 14 points are 10 pixels where the picture is 358 wide
 LINES = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
 
 
@@ -84,7 +90,7 @@ def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
         "Bars: 80% intervals, by mode and batch, from sources left out of the fit. "
         "Grey: within 10%."
     )
-    with canvas(path, (6.9, 8.6), title=title, caption=caption) as figure:
+    with canvas(path, (PHONE_INCHES, 8.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
         ends = [min(values) / 1.3, max(values) * 1.3]
@@ -116,7 +122,7 @@ def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Pat
         "Dots: predicted over measured, less one. Bars: the median of a class. Diamonds: "
         "each source predicted by a fit that has not seen it."
     )
-    with canvas(path, (6.9, 10.6), title=title, caption=caption) as figure:
+    with canvas(path, (PHONE_INCHES, 10.6), title=title, caption=caption) as figure:
         axes = figure.subplots()
         axes.axvspan(-0.1, 0.1, color=hue.PANEL, lw=0)
         axes.axvline(0, color=hue.INK, lw=1)
@@ -165,3 +171,34 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
         if not front or y < front[-1][1]:
             front.append((x, y))
     return front
+
+
+def step_bars(
+    rows: Mapping[str, Mapping[str, float]], path: Path | str, *, title: str, caption: str
+) -> None:
+    """A bar for each step, and below it the parts' names. `rows`: of each step ("recorded") its
+    parts in µs, keys of `PARTS` in that order."""
+    shown = [part for part in PARTS if any(parts.get(part) for parts in rows.values())]
+    whole_ms = max(sum(parts.values()) for parts in rows.values()) / 1e3
+    form = ".1f" if whole_ms > 8 else ".2f"  # two digits would not fit into a short part
+    heights = [0.6 + 0.95 * len(rows), 0.3 * len(shown)]
+    size = (PHONE_INCHES, 2.6 + sum(heights))
+    with canvas(path, size, title=title, caption=caption) as figure:
+        axes, names = figure.subplots(2, 1, height_ratios=heights)
+        for y, (step, parts) in enumerate(rows.items()):
+            left = 0.0
+            axes.text(0, y - 0.36, step, va="bottom")
+            for part, us in parts.items():
+                ms, colour = us / 1e3, PARTS[part]
+                axes.barh(y, ms, left=left, height=0.55, color=colour, edgecolor=hue.PAPER)
+                if ms > 0.07 * whole_ms:
+                    ink = hue.ink_on(colour)
+                    axes.text(left + ms / 2, y, f"{ms:{form}}", ha="center", va="center", color=ink)
+                left += ms
+            axes.text(left + 0.01 * whole_ms, y, f"{left:{form}} ms", va="center", weight="bold")
+        axes.set(xlim=(0, 1.25 * whole_ms), ylim=(len(rows) - 0.5, -0.8), xlabel="ms of one step")
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        names.set_axis_off()
+        handles = [Patch(color=PARTS[part], label=part) for part in shown]
+        names.legend(handles=handles, loc="upper left", borderaxespad=0, handlelength=1.2)

@@ -159,10 +159,9 @@ def same_steps_on(
         # Where a graph takes any mix of requests, how many there were does not matter.
         num_reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
         descriptor = dispatcher.dispatch(num_reqs, ran.rows, uniform)
-        mode, shape = padded_step(descriptor, num_reqs)
-        lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
+        keys = round(kv_tokens / steps)
         padded_rows += (descriptor.num_tokens - ran.rows) * steps
-        total_us += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
+        total_us += steps * costs.itl_us(*padded_step(descriptor, num_reqs, keys, keys))
     return padded_rows, total_us
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ from mini_engine.bench.stages import (  # noqa: E402
 )
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cli import build_parser, main  # noqa: E402
+from tests.support.warm_python import warm_python  # noqa: E402
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 ME = {"gpu": "a card", "torch": "2.11"}
@@ -155,8 +157,11 @@ def test_another_machine_does_not_go_on_in_the_same_folder(tmp_path: Path) -> No
 # ---------------------------------------------------------------- the command
 
 
-def test_a_rehearsal_runs_its_stages_and_tells_no_rates(tmp_path: Path, capsys: Any) -> None:
+def test_a_rehearsal_runs_its_stages_and_tells_no_rates(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The shortest stages here; `gpu --device cpu` rehearses all."""
+    monkeypatch.setattr(sys, "executable", warm_python())
     stages = ["environment", "ideas", *(["pytest"] if SLOW else [])]
     words = ["gpu", "--device", "cpu", "-o", str(tmp_path), "--stages", ",".join(stages)]
     assert main(words) == 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.fleet.fleet import ROUTERS, Arrival, Design, run
+from mini_engine.fleet.fleet import ROUTERS, Arrival, Design, run, sized_as
 from mini_engine.fleet.sweep import cards_of
 from mini_engine.serving.replay import Replica, replay
 from mini_engine.serving.report import Served
@@ -31,7 +31,7 @@ def served_by(design: Design, trace: list[TraceRequest]) -> list[Served]:
 def test_a_fleet_of_one_is_serve_to_the_microsecond(router: str, caching: bool) -> None:
     trace = list(with_shared_prefix(synthetic_trace(150, 5), 300, 0.7))
     server = DESIGN.server("h100")
-    sized = server.sized(DESIGN.mode)
+    sized = sized_as(server, DESIGN.mode)
     expected: list[Served] = []
     limits = replace(sized.limits, prefix_caching=caching)
     report = replay(trace, server.costs, limits, sized.dispatcher, on_served=expected.append)
@@ -102,7 +102,7 @@ def test_no_request_is_lost_or_served_twice(case: tuple[Design, list[TraceReques
 @given(seed=st.integers(0, 2**32), router=st.sampled_from(list(ROUTERS)))
 def test_a_router_answers_with_one_of_the_replicas_and_changes_none(seed: int, router: str) -> None:
     rng, server = random.Random(seed), DESIGN.server("h100")
-    sized = server.sized("FULL")
+    sized = sized_as(server, "FULL")
     limits = replace(sized.limits, prefix_caching=rng.random() < 0.5)
     replicas = [Replica(server.costs, limits, sized.dispatcher) for _ in range(rng.randint(1, 4))]
     choose, now_us = ROUTERS[router](), 0.0
@@ -163,7 +163,7 @@ def test_an_autoscaler_pays_for_cold_starts_and_stops_what_idles() -> None:
     scaled = run(design, rush + calm)
     fixed = run(replace(design, scale_at=0), rush + calm)
     server = design.server("h100")
-    cold_us = 30e6 + server.stored.held / 2e3 + server.sized(design.mode).graph_costs.capture_us
+    cold_us = 30e6 + server.stored.held / 2e3 + sized_as(server, design.mode).graph_costs.capture_us
     assert scaled.cold_start_us == pytest.approx(cold_us)
     assert scaled.cold_starts >= 5
     assert scaled.most_replicas == 6

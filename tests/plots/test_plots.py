@@ -15,9 +15,9 @@ from mini_engine import plots
 from mini_engine.bench.rows import measured_steps
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
-from mini_engine.plots.bars import LAUNCHES, RUNS, step_bars
 from mini_engine.plots.canvas import canvas
 from mini_engine.plots.cell import LEFT, RIGHT, lanes_svg
+from mini_engine.plots.figures import LAUNCHES, RUNS, step_bars
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import ItlCurve, itl_curve
