@@ -63,8 +63,7 @@ OPTIONS: options.Rows = {
     "--host HOST": (str, None, "and this host (default: the usual server)"),
     "--resume": (bool, None, "keep what the file has measured"),
     "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
-    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
-}
+    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

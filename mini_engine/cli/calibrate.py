@@ -5,9 +5,8 @@
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
 Measured are the CPU time of an op, of a launch, of a graph's launch, capture and nodes; gaps
-between kernels; the bandwidth of a copy and of a product of one row; a large product; copies of
-inputs and of a token. The rest is taken from --base. Without a GPU all runs on the CPU emulator,
-which is no evidence. --host measures on CPU tensors what an op costs here.
+between kernels; the bandwidth of a copy and of products; copies of inputs and of a token. The rest
+is taken from --base. Without a GPU all runs on the CPU emulator, which is no evidence.
 """
 
 import json
@@ -29,8 +28,7 @@ OPTIONS: options.Rows = {
     "--host": (bool, None, "measure only what an op costs the host; needs no GPU"),
     "--base CARD": (str, None, "where to take the rest (default: the card of this GPU)"),
     "-o --out JSON": (options.json_out, None, f"{OUT} the host (default: out/my-host.json)"),
-    "--evidence JSON": (options.json_out, None, "the measurements (default: by the GPU's name)"),
-}
+    "--evidence JSON": (options.json_out, None, "measurements (default: by the GPU)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

@@ -106,12 +106,10 @@ def show(r: Args, console: Screen) -> None:
     say(f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
         f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {times:.1f} times as fast.")  # fmt: skip
     picture, trace = (f"   {r.out / name!s:<18}" for name in ("timeline.png", "trace.json"))
-    say(
-        f"   Host: {r.host}, whose CPU makes the eager times. 80% within: of what others\n"
+    say(f"   Host: {r.host}, whose CPU makes the eager times. 80% within: of what others\n"
         "   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;\n"
         "   it pays for itself after that many steps.\n"
         "   ¹ Five kernels a layer in one graph; not yet measured.\n\n"
         f"3. Look\n{picture} CPU lane and GPU lane, eager above graph\n"
         f"{trace} the same steps, for https://ui.perfetto.dev\n\n"
-        "Next: crossover, ladder --batch 33, serve, or any command of --help"
-    )
+        "Next: crossover, ladder --batch 33, serve, or any command of --help")  # fmt: skip

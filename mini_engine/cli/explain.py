@@ -25,8 +25,7 @@ VERDICTS = {
 SHARED = "shape spec stored batch context"
 OPTIONS: options.Rows = {
     "--itl MS": (options.between(1e-3, 1e6), None, "the inter-token latency that you measured"),
-    "--mode": (tuple(WAYS), None, "how it was launched (default: as the nearest prediction)"),
-}
+    "--mode": (tuple(WAYS), None, "how it ran (default: as the nearest prediction)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

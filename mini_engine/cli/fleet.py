@@ -55,8 +55,7 @@ OPTIONS: options.Rows = {
     "--table FILE": (options.written(".csv"), Path("out/fleet.csv"), "of a search"),
     "--on PLACE": (str, "processes", "ray, or ray://HOST:PORT"),
     "--jobs N": (options.positive, None, "processes (default: one a core)"),
-    "-o --output FILE": (options.picture, None, "a picture of a search: cost and p99 of TTFT"),
-}  # fmt: skip
+    "-o --output FILE": (options.picture, None, "cost and p99 of TTFT, in a search")}  # fmt: skip
 LINES = {  # of one fleet
     "requests served": "{0.requests:,}", "refused": "{0.refused:,}", "of each replica": "{by}",
     "TTFT p50 / p99": "{0.ttft_p50_us:ms} ms / {0.ttft_p99_us:ms} ms",
@@ -66,8 +65,7 @@ LINES = {  # of one fleet
     "goodput": "{0.goodput_per_s:.2f} requests/s",
     "cost": "{0.cost_per_hour:.2f} an hour, {0.most_replicas} replicas at most",
     "cold starts": "{0.cold_starts}, of {0.cold_start_us:s} s",
-    "prefix cache: hit rate": "{0.prefix_hit_rate:.1%}",
-}  # fmt: skip
+    "prefix cache: hit rate": "{0.prefix_hit_rate:.1%}"}  # fmt: skip
 FLEETS: Columns = {  # of a search
     "<cards": "{0[cards]}", "<router": "{0[router]}", "<mode": "{0[mode]}",
     "cost/h": "{0[cost_per_hour]:.2f}", "TTFT p99 ms": "{0[ttft_p99_us]:ms}",

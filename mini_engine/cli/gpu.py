@@ -5,8 +5,7 @@
 
 Each stage has a deadline, its result is in a file, and what it printed in NAME.txt, before the next
 one begins: a run may be cut at any moment, and the same line goes on with what is missing. What has
-to be on the machine stands in course/measurements/README.md: no network is needed, and nothing here
-touches the card's settings.
+to be on the machine stands in course/measurements/README.md. The card's settings are not touched.
 """
 
 from functools import partial
@@ -22,9 +21,8 @@ from mini_engine.cli.terminal import Args, Found, Screen
 NAMES = [stage.name for stage in stages_for("cuda")]
 SHARED = "device"
 OPTIONS: options.Rows = {
-    "-o --out DIR": (options.out_folder, None, "(default: out/gpu, or out/gpu-emulated)"),
     "--stages NAME,...": (partial(options.words, known=NAMES), NAMES, "only these (default: all)"),
-}
+    "-o --out DIR": (options.out_folder, None, "(default: in out, by device)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

@@ -11,8 +11,7 @@ number of seconds (time_ms=: of milliseconds), or a date and time. Without times
 
 The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
 assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K
-and V of a preempted request wait in 4 GiB of host memory, and steps wait for the copies; "cheaper"
-asks for each request whether computing again takes longer.
+and V of a preempted request wait in 4 GiB of host memory; "cheaper" swaps where that saves time.
 """
 
 import time
@@ -38,20 +37,17 @@ LINES = (  # what must be there for it, a line's name, what it says
     ("", "padding waste", "{0.padding_waste:.1%} of {rows:,} rows"),
     ("", "preemptions", "{0.preemptions:,} ({again:,} tokens computed again)"),
     ("", "KV blocks, peak of all", "{0.kv_blocks_peak:,} of {0.kv_blocks:,}"),
-    ("", "graphs", "{0.graphs.graphs:,}"),
-    ("", "capturing them", "{captured}"),
+    ("", "graphs", "{0.graphs.graphs:,}"), ("", "capturing them", "{captured}"),
     ("swapping", "swapped ({0.preemption})", "{0.swaps:,}, in {0.swap_us:ms} ms"),
     ("swapping", "  saved by it", "{0.swap_saved_us:ms} ms"),
     ("shared_prefix", "prefix cache: hit rate", "{0.prefix_hit_rate:.1%}"),
     ("best", "the optimal ladder of {rungs} rungs saves", "{best.saved_rows:,} padded rows, "
      "{best.saved_us:s} s, {best.saved_share:.2%} of the busy time"),
-    ("best", "  its rungs", "{sizes}"),
-)  # fmt: skip
+    ("best", "  its rungs", "{sizes}"))  # fmt: skip
 SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
-    "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),
     "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
-}
+    "--kv-blocks N": (options.positive, None, "at most (default: all that fit)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

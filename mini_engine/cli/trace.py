@@ -34,8 +34,7 @@ KNOWN = ", ".join(recorded.recording_names())
 OPTIONS: options.Rows = {
     "--recorded NAME": (str, None, f"take it apart: {KNOWN}, or a profiler's file"),
     "--mode NAME": (list, None, f"as of `demo`, or {HF_EAGER}; again for more (default: three)"),
-    "-o --out FILE": (options.json_out, None, "(default: out/trace.json, or out/recorded.json)"),
-}
+    "-o --out FILE": (options.json_out, None, "(default: in out, by what is asked)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

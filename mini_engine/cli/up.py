@@ -4,8 +4,8 @@
   python -m mini_engine up --backend cuda --model Qwen/Qwen3-0.6B --mode FULL
   python -m mini_engine up --predict qwen3-8b --spec h100 --engine vllm --mode NONE
 
-The endpoint has /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics; any client
-for OpenAI, guidellm, aiperf and `vllm bench serve` can use it. It needs `pip install .[serve]`.
+The endpoint has /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics, for any
+client of OpenAI's, guidellm, aiperf and `vllm bench serve`. It needs `pip install .[serve]`.
 
 With --model the engine runs a checkpoint, and requests of all clients share its batches. With
 --predict nothing is computed: the scheduler decides every batch, and its tokens come when the step
@@ -34,8 +34,7 @@ OPTIONS: options.Rows = {
     "--host ADDRESS": (str, "127.0.0.1", "to listen at; 0.0.0.0: everybody may come"),
     "--port N": (options.between(0, 65535, int), 8000, "0: any that is free"),
     "--api-key KEY": (str, None, "that clients have to send (default: none)"),
-    "--drain SECONDS": (options.between(0, 86400), 30.0, "for those being served, at the end"),
-}  # fmt: skip
+    "--drain SECONDS": (options.between(0, 86400), 30.0, "for those being served")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:

@@ -10,10 +10,9 @@ predicted by a fit that has not seen it. An interval is where 80% of such points
 none where fewer than three sources tell. Steps with weights in few bits, of experts and of several
 GPUs are in no fit: they are classes of their own.
 
---points takes a file in the format of validate/published/decode_points.json. What is not known of a
-point is named in a line; a host that nobody has measured is taken for the engine's usual one. --fit
-finds the figures that nobody publishes from the shipped points, fits again with each source left
-out, and writes cards/, hosts/ and engines/. It takes minutes.
+--points takes a file in the format of validate/published/decode_points.json; a host that nobody has
+measured is taken for the engine's usual one. --fit finds the figures that nobody publishes from the
+shipped points, fits again with each source left out, and writes cards/, hosts/ and engines/.
 """
 
 import math
