@@ -43,26 +43,17 @@ class Measurement:
     figures: Mapping[str, Any]
 
 
-MACHINE = ("kind", "emulated", "gpu", "torch", "triton", "commit")  # must agree to go on in a file
-
-
 def new_measurement(
     kind: str, device: str, command: str, figures: Mapping[str, Any]
 ) -> Measurement:
-    """A measurement of today on `device`, "cuda" or "cpu"."""
+    """A measurement of today on `device`, "cuda" (through the torch that is in use) or "cpu"."""
     emulated = device == "cpu"
-    gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
+    gpu, driver = EMULATED_GPU, "none"
+    if not emulated:
+        gpu, driver = sys.modules["torch"].cuda.get_device_name(), _gpu("driver_version")
     versions, now = (version("torch"), version("triton")), datetime.now(UTC)
     when = now.isoformat(timespec="seconds")
     return Measurement(kind, emulated, gpu, driver, *versions, when, _commit(), command, figures)
-
-
-def gpu_name() -> str:
-    """The driver's name for the GPU in use, or PyTorch's where there is no nvidia-smi."""
-    name, torch = _gpu("name"), sys.modules.get("torch")
-    if name == UNKNOWN and torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
-    return name
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
@@ -86,7 +77,7 @@ def load_evidence(path: Path) -> Measurement:
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
     """Raises ValueError, naming the field, unless one file may hold the figures of both."""
-    for name in MACHINE:
+    for name in ("kind", "emulated", "gpu", "torch", "triton", "commit"):
         before, now = f"{name} {getattr(old, name)!r}", repr(getattr(new, name))
         if before != f"{name} {now}":
             raise ValueError(f"{path}: measured with {before}, this is {now}: use another file")
@@ -126,7 +117,7 @@ def version(package: str) -> str:
 
 
 def _gpu(what: str) -> str:
-    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
+    """Fields of the GPU in use, by nvidia-smi's words for them: "driver_version"."""
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
     words = ["nvidia-smi", "-i", number, f"--query-gpu={what}", "--format=csv,noheader"]
     return _output(words) or UNKNOWN

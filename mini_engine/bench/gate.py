@@ -68,8 +68,8 @@ class PathErrors:
 @dataclass(frozen=True)
 class Verdict:
     fault: str = ""  # of the logits or tokens themselves: then no path is compared
-    forced: PathErrors | None = None  # None also where it feeds itself, several steps a call
     produced: PathErrors | None = None
+    forced: PathErrors | None = None  # None also where it feeds itself, several steps a call
 
     @property
     def passed(self) -> bool:
@@ -88,9 +88,6 @@ class Verdict:
         return {"passed": self.passed, "reason": self.reason, "margin": MARGIN, **asdict(self)}
 
 
-NOT_FINITE = Verdict("its logits are not all finite")
-
-
 class Gate:
     """Judges one variant after the other on one setup."""
 
@@ -103,40 +100,32 @@ class Gate:
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
         draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))
         self._forced = draw.to(setup.backend.device, torch.int32)
-        self._known: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # path, truth, plain
+        # The last path of each kind, forced or not, with the logits of reference and plain.
+        self._known: dict[bool, tuple[Tensor, ...]] = {}
 
     def judge(self, variant: Variant) -> Verdict:
         """Decode on both paths and compare."""
-        logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
-        if not logits.isfinite().all():
-            return NOT_FINITE
-        if not are_best(logits, tokens):
-            return Verdict("it sampled tokens that are not the best of its own logits")
-        produced = self._compare(logits, tokens)
-        if variant.steps_a_call > 1:
-            return Verdict(produced=produced)
-        logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
-        if not logits.isfinite().all():
-            return NOT_FINITE
-        return Verdict(forced=self._compare(logits, self._forced), produced=produced)
+        found = []
+        for path in [None, self._forced] if variant.steps_a_call == 1 else [None]:
+            logits, tokens = walk(variant, self.setup.first_tokens, self.steps, path)
+            if not logits.isfinite().all():
+                return Verdict("its logits are not all finite")
+            if path is None and not are_best(logits, tokens):
+                return Verdict("it sampled tokens that are not the best of its own logits")
+            found.append(self._compare(logits, tokens if path is None else path))
+        return Verdict("", *found)
 
     def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
         """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""
-        truth, plain = self._both(path)
+        kind = path is self._forced
+        if kind not in self._known or not torch.equal(self._known[kind][0], path):
+            self._known.pop(kind, None)  # before the next ones take as much memory
+            first, steps = self.setup.first_tokens, len(path)
+            both = [walk(one, first, steps, path)[0] for one in (self.reference, self.plain)]
+            self._known[kind] = path, *both
+        _, truth, plain = self._known[kind]
         ours, theirs = errors(truth, logits), errors(truth, plain)
         return PathErrors(path.numel(), *map(excess, ours, theirs))
-
-    def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain variant on a path; the last ones of each kind are kept."""
-        kind = "forced" if path is self._forced else "produced"
-        known = self._known.get(kind)
-        if known is None or not torch.equal(known[0], path):
-            del known
-            self._known.pop(kind, None)  # before the next ones take as much memory
-            truth, _ = walk(self.reference, self.setup.first_tokens, len(path), path)
-            plain, _ = walk(self.plain, self.setup.first_tokens, len(path), path)
-            known = self._known[kind] = path, truth, plain
-        return known[1:]
 
 
 def steps_of(batch: int) -> int:
@@ -155,8 +144,7 @@ def walk(
     """Decode from `context` on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
     With `forced` (steps, B), step i + 1 is fed forced[i]."""
     variant.place(first, context)
-    logits: list[Tensor] = []
-    tokens: list[Tensor] = []
+    logits, tokens = list[Tensor](), list[Tensor]()
     while len(logits) < steps:
         variant.step()
         logits += [one.float().clone() for one, _ in variant.outputs]

@@ -20,8 +20,6 @@ from mini_engine.step.ops import Kind
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
 SCATTERS = {"index_copy_", "index_put_", "index_copy", "index_put"}  # write only the source's rows
 FILLS = {"zero_", "fill_", "normal_", "zeros_like", "zeros", "full", "full_like", "ones"}
-PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
-NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -35,12 +33,16 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         given, name = _tensors((args, kwargs or {})), func.overloadpacket.__name__
         written = _written(func, given, _tensors(out), args)
-        if written and name not in NOTHING:
+        if written and "empty" not in name:  # which allocates
             flops = 0
-            if name in PRODUCTS:  # 2 · m · n · k; `given` ends with its two matrices
-                flops = 2 * written[0].numel() * given[-1].shape[-2]
-            moved = _bytes(name, given, written, args)
-            self.ops.append(OpCost(name, moved, flops, kind=_kind(name)))
+            if name in ("mm", "bmm", "addmm", "baddbmm"):  # `given` ends with its two matrices
+                flops = 2 * written[0].numel() * given[-1].shape[-2]  # 2 · m · n · k
+            kind: Kind = "other"
+            if name in ("mm", "addmm"):  # with weights; plain PyTorch's attention has products, too
+                kind = "product"
+            elif name.startswith(("bmm", "baddbmm", "_scaled_dot_product")):
+                kind = "attention"
+            self.ops.append(OpCost(name, _bytes(name, given, written, args), flops, kind=kind))
         return out
 
 
@@ -71,10 +73,3 @@ def _bytes(name: str, given: list[Tensor], written: list[Tensor], args: Any) -> 
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _kind(name: str) -> Kind:
-    """A product with weights, or of the attention, which plain PyTorch also writes as products."""
-    if name in ("mm", "addmm"):
-        return "product"
-    return "attention" if name.startswith(("bmm", "baddbmm", "_scaled_dot_product")) else "other"

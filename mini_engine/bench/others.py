@@ -5,8 +5,8 @@
 This engine comes first: the others' tokens are compared with its tokens, and their times divided by
 its times. The caller's clock times tokens that it can use, where a `Row` has the device's times.
 
-The process of an engine is `python -m mini_engine.bench.others ANSWER.json < job.json`, under the
-engine's own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
+The process of an engine is `python -m mini_engine.bench.others ANSWER.json JOB`, under the engine's
+own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
 first lap, and of each lap the gaps between tokens. An adapter loads the model, `Adapter(job)`;
 `lap(prompts)` runs one batch and yields, as soon as the interface has them, pieces of (request, new
 tokens). Each names the version whose interface it was written to.
@@ -130,31 +130,30 @@ def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> f
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run one engine in its process. What went wrong is "not_run", with the last line printed."""
-    told = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    told = dict(os.environ)
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
     for name, first in (("PYTHONPATH", Path(__file__).parents[2]), ("PATH", Path(python).parent)):
-        told[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
+        told[name] = f"{first}{os.pathsep}{told.get(name, '')}"
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as printed:
         answer = Path(folder) / "answer.json"
-        words = [python, "-m", "mini_engine.bench.others", str(answer)]
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=printed,
-                                   stderr=subprocess.STDOUT, process_group=0, env=told)  # fmt: skip
-        why = f"it gave no answer in {seconds:g} s"
+        words = [python, "-m", "mini_engine.bench.others", str(answer), json.dumps(asdict(job))]
+        process = subprocess.Popen(
+            words, stdout=printed, stderr=subprocess.STDOUT, process_group=0, env=told
+        )
         try:
-            process.communicate(json.dumps(asdict(job)).encode(), timeout=seconds)
-            why = f"its process ended with code {process.returncode}"
+            why = f"its process ended with code {process.wait(seconds)}"
         except subprocess.TimeoutExpired:
-            pass
+            why = f"it gave no answer in {seconds:g} s"
         finally:
             with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        found = json.loads(answer.read_text("utf-8")) if answer.exists() else {"not_run": why}
+        found = dict(json.loads(answer.read_text("utf-8")) if answer.exists() else {"not_run": why})
         printed.seek(0)
-        lines = printed.read().strip().splitlines()
-    if "not_run" in found and lines:
-        found["not_run"] += f": {lines[-1].strip()[:200]}"
-    return dict(found)
+        if "not_run" in found:
+            last = printed.read().strip().splitlines()[-1:]
+            found["not_run"] = ": ".join([found["not_run"], *last])[:400]
+        return found
 
 
 # ---------------------------------------------------------------- the process of one engine
@@ -313,7 +312,6 @@ NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
 
 
 if __name__ == "__main__":
-    asked = Job(**json.load(sys.stdin))
-    Path(sys.argv[1]).write_text(json.dumps(answer(asked)), "utf-8")
+    Path(sys.argv[1]).write_text(json.dumps(answer(Job(**json.loads(sys.argv[2])))), "utf-8")
     sys.stdout.flush()
     os._exit(0)  # not through the engine's own clean-up, which may hang

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
+from mini_engine.bench.decode_setup import Variant
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 
@@ -25,21 +26,12 @@ class Lap:
     wall_us: float
 
 
-class Runnable(Protocol):
-    """What can be timed: `rewind` goes back to the start, so that every lap does the same, and
-    `step` queues the next `steps_a_call` decode steps, each fed by the one before."""
-
-    steps_a_call: int
-
-    def rewind(self) -> None: ...
-    def step(self) -> None: ...
-
-
-def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
+def lap(backend: GraphBackend, runnable: Variant, steps: int) -> Lap:
     """At least `steps` dependent decode steps, from an idle device until it is idle again.
 
-    Rewinds, which may queue work, then waits for the device; only then do clocks start. Whole calls
-    only, of `steps_a_call` steps each; both times are divided by the steps really done.
+    Rewinds to the start, which may queue work, then waits for the device; only then do clocks
+    start. `step` queues the next `steps_a_call` steps. Whole calls only; both times are divided by
+    the steps really done.
 
     `event_us`: the device's time between two events, `backend.Event(enable_timing=True)`; they are
     `record()`ed around the calls, and `first.elapsed_time(last)` is in ms, once
@@ -62,7 +54,7 @@ def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
 
 
 def paired_laps(
-    backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
+    backend: GraphBackend, one: Variant, other: Variant, *, steps: int, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
     """`rounds` laps of each, in balanced order, after one lap of each that does not count."""
     laps: dict[str, list[Lap]] = {"one": [], "other": []}

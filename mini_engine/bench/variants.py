@@ -33,7 +33,6 @@ from mini_engine.step.run import Mode
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 # What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
 PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
-Compiler = Callable[[Any], Any]  # a function, compiled
 SAME = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "max_position_embeddings",
         "rms_norm_eps", "tie_word_embeddings")  # fmt: skip
 
@@ -94,13 +93,13 @@ class OursGraph(OursEager):
 
 
 class OursCompiled(OursEager):
-    """torch.compile of the whole step of our plain model."""
+    """torch.compile, with its `options`, of the whole step of our plain model."""
 
     ops = Variant.ops  # what a compiler makes of the ops is predicted by its own list
 
-    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+    def __init__(self, setup: DecodeSetup, **options: Any) -> None:
         super().__init__(setup)
-        self._compiled = compiler(super()._decode)
+        self._compiled: Any = torch.compile(super()._decode, dynamic=False, **options)
 
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
@@ -146,53 +145,31 @@ class FusedGraph(OursGraph):
 
 
 class HuggingFace(Variant):
-    """transformers, on the same weights, keys and values: eagerly with a growing `DynamicCache`; or
-    `model.forward` compiled, with a `StaticCache`
-    (https://huggingface.co/docs/transformers/llm_optims)."""
+    """transformers, eagerly, on the same weights, keys and values, with a growing cache."""
 
-    def __init__(self, setup: DecodeSetup, compiler: Compiler | None = None) -> None:
+    def __init__(self, setup: DecodeSetup) -> None:
         super().__init__(setup)
-        self._compiler = compiler
-        self.model = transformers_model(setup.model.weights)
-        device = setup.backend.device
-        self.input_ids = torch.zeros((setup.batch, 1), dtype=torch.long, device=device)
-        self.positions = torch.zeros_like(self.input_ids)
+        self.model: Any = transformers_model(setup.model.weights)
+        shape, device = (setup.batch, 1), setup.backend.device
+        self.input_ids, self.positions = torch.zeros((2, *shape), dtype=torch.long, device=device)
         self.cache: Any = None
 
-    def prepare(self) -> None:
-        """As `OursCompiled`; the cache's addresses are static (transformers/cache_utils.py)."""
-        self.rewind()
-        if self._compiler is not None:
-            for tensor in (self.input_ids, self.positions):
-                torch._dynamo.mark_static_address(tensor)
-            self.model.forward = self._compiler(self.model.forward)
-        for _ in range(3):
-            self.step()
-
     def place(self, tokens: Tensor, context: int) -> None:
-        self.input_ids.copy_(tokens[:, None])
+        self.feed(tokens)
         self.positions.fill_(context - 1)
-        transformers, config = importlib.import_module("transformers"), self.model.config
-        if self._compiler is None:
-            self.cache = transformers.DynamicCache(config=config)
-        elif self.cache is None:
-            self.cache = transformers.StaticCache(config=config, max_cache_len=self.setup.room)
-        else:
-            self.cache.reset()
+        self.cache = importlib.import_module("transformers").DynamicCache(config=self.model.config)
         if context > 1:
             for layer, (keys, values) in enumerate(self.setup.cached(context - 1)):
                 self.cache.update(keys, values, layer)
 
     def step(self) -> None:
-        if self._compiler is not None:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         out = self.model(
             self.input_ids, position_ids=self.positions, past_key_values=self.cache, use_cache=True
         )
         logits: Tensor = out.logits[:, -1]  # (batch, vocab)
         best = logits.argmax(-1)
         self.outputs = [(logits, best)]
-        self.input_ids.copy_(best[:, None])
+        self.feed(best)
         self.positions.add_(1)
 
     def feed(self, tokens: Tensor) -> None:
@@ -200,9 +177,7 @@ class HuggingFace(Variant):
 
     def release(self) -> None:
         super().release()
-        self.cache, self.model = None, None
-        if self._compiler is not None:
-            torch.compiler.reset()
+        self.cache = self.model = None
 
 
 def transformers_model(weights: Weights) -> Any:
@@ -262,21 +237,15 @@ class VariantKind:
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
-def _compiled(
-    make: Callable[[DecodeSetup, Compiler], Variant], torch_mode: str, mode: Mode
-) -> VariantKind:
-    """With torch.compile in one of its modes. Our step is one graph to it, transformers' is not."""
-    ours = make is OursCompiled
-
-    def compiler(step: Any) -> Any:
-        return torch.compile(step, mode=torch_mode, fullgraph=ours, dynamic=False)
-
+def _compiled(torch_mode: str, mode: Mode) -> VariantKind:
     def why_not(backend: GraphBackend) -> str | None:
-        if backend.emulated:
-            return "torch.compile for a CPU is another thing: this variant needs an NVIDIA GPU"
-        return None if ours else no_transformers(backend)
+        emulated = "torch.compile for a CPU is another thing: this variant needs an NVIDIA GPU"
+        return emulated if backend.emulated else None
 
-    return VariantKind(lambda setup: make(setup, compiler), mode, COMPILED, why_not, gated=False)
+    def make(setup: DecodeSetup) -> Variant:
+        return OursCompiled(setup, mode=torch_mode, fullgraph=True)
+
+    return VariantKind(make, mode, COMPILED, why_not, gated=False)
 
 
 def _ours(kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1) -> VariantKind:
@@ -288,9 +257,7 @@ def _ours(kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1) -> Varia
 
 VARIANTS: dict[str, VariantKind] = {
     "null": VariantKind(OursGraph, "full"),  # the anchor against itself: any difference is noise
-    # transformers: eager with a DynamicCache; torch.compile with a StaticCache
     "hf-eager": VariantKind(HuggingFace, "eager", "transformers", no_transformers, gated=False),
-    "hf-reduce-overhead": _compiled(HuggingFace, "reduce-overhead", "full"),
     # our plain model: eager, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),
     "ours-graph": VariantKind(OursGraph, "full"),
@@ -300,8 +267,7 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": _ours(5),
     "graph-5-pdl": _ours(5, pdl=True),
     "graph-5-pdl-k8": _ours(5, pdl=True, steps=8),
-    # torch.compile of our plain model; the last two modes put CUDA graphs around it
-    "compile-default": _compiled(OursCompiled, "default", "eager"),
-    "compile-reduce-overhead": _compiled(OursCompiled, "reduce-overhead", "full"),
-    "compile-max-autotune": _compiled(OursCompiled, "max-autotune", "full"),
+    # torch.compile of our plain model; the last mode puts CUDA graphs around it
+    "compile-default": _compiled("default", "eager"),
+    "compile-reduce-overhead": _compiled("reduce-overhead", "full"),
 }

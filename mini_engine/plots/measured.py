@@ -12,11 +12,10 @@ from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas, doubling_ticks, log_ticks
 
 STYLES = {
-    "hf-eager": (hue.SERIES[3], "-", "o"), "hf-reduce-overhead": (hue.SERIES[3], ":", "H"),
-    "ours-eager": (hue.SERIES[0], "-", "^"), "ours-graph": (hue.SERIES[0], "-.", "D"),
-    "ours-graph-k8": (hue.SERIES[0], ":", "d"), "compile-default": (hue.SERIES[1], "-", "<"),
-    "compile-reduce-overhead": (hue.SERIES[1], "--", ">"),
-    "compile-max-autotune": (hue.SERIES[1], ":", "p"), "graph-9": (hue.SERIES[2], "-", "P"),
+    "hf-eager": (hue.SERIES[3], "-", "o"), "ours-eager": (hue.SERIES[0], "-", "^"),
+    "ours-graph": (hue.SERIES[0], "-.", "D"), "ours-graph-k8": (hue.SERIES[0], ":", "d"),
+    "compile-default": (hue.SERIES[1], "-", "<"),
+    "compile-reduce-overhead": (hue.SERIES[1], "--", ">"), "graph-9": (hue.SERIES[2], "-", "P"),
     "graph-5": (hue.SERIES[4], "-", "X"), "graph-5-pdl": (hue.SERIES[4], "--", "*"),
     "graph-5-pdl-k8": (hue.SERIES[4], ":", "h"),
 }  # fmt: skip

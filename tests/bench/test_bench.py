@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 
 from mini_engine.bench import gate  # noqa: E402
-from mini_engine.bench.decode_setup import DecodeSetup, Variant  # noqa: E402
+from mini_engine.bench.decode_setup import Variant  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
-from mini_engine.bench.variants import VARIANTS, HuggingFace, OursCompiled, OursEager  # noqa: E402
+from mini_engine.bench.variants import VARIANTS, OursCompiled, OursEager  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
@@ -28,28 +27,15 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-def uncompiled(function: Any) -> Any:
-    return function
-
-
-def traced(function: Any) -> Any:
-    """torch.compile's own tracing, without the code generator that needs a C++ compiler or GPU."""
-    return torch.compile(function, backend="aot_eager", dynamic=False)
-
-
 # ---------------------------------------------------------------- variants
 
-MAKE: dict[str, Callable[[DecodeSetup], Variant]] = {
-    **{name: VARIANTS[name].make for name in HERE},
-    "hf-static": lambda setup: HuggingFace(setup, uncompiled),
-}
 # With PDL, and other kernels. torch.compile takes minutes: `test_bench_command.py` has its arms.
 GPU_ONLY = [name for name in VARIANTS if name not in HERE and "compile" not in name]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", HERE)
 def test_every_variant_decodes_what_the_plain_model_decodes(
     name: str, family: str, device: str
 ) -> None:
@@ -68,7 +54,7 @@ def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
 def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
     setup = setup_of(family, device=device)
     plain = OursEager(setup)
-    variant = (MAKE.get(name) or VARIANTS[name].make)(setup)
+    variant = VARIANTS[name].make(setup)
     variant.prepare()
     for context in (setup.context, 33, setup.context):  # it can be placed again and again
         wanted, tokens = gate_walk(plain, context, 8)
@@ -84,14 +70,10 @@ def gate_walk(variant: Variant, context: int, steps: int) -> tuple[torch.Tensor,
     return gate.walk(variant, first, steps, context=context)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda s: OursCompiled(s, traced), lambda s: HuggingFace(s, traced)],
-    ids=["ours", "transformers"],
-)
-def test_a_step_can_be_traced_by_torch_compile(make: Callable[[DecodeSetup], Variant]) -> None:
+def test_a_step_can_be_traced_by_torch_compile() -> None:
+    """Its own tracing, without the code generator that needs a C++ compiler or a GPU."""
     setup = setup_of()
-    plain, variant = OursEager(setup), make(setup)
+    plain, variant = OursEager(setup), OursCompiled(setup, backend="aot_eager")
     variant.prepare()
     wanted, tokens = gate_walk(plain, 40, 4)
     logits, sampled = gate_walk(variant, 40, 4)

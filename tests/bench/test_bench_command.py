@@ -105,7 +105,7 @@ def test_what_a_compiler_makes_of_the_ops_is_predicted_by_its_own_list() -> None
     setup = build_setup(graphs_for("cpu"), tiny_weights(), 1, 40, 64)
     compiled = load_spec("h200", engine="torch-compile")
     own = step_ops(setup.model.config, StepShape.decode(1, 40), compiled.ops)
-    assert OursCompiled(setup, lambda step: step).ops(compiled.ops) == own
+    assert OursCompiled(setup).ops(compiled.ops) == own
     assert OursEager(setup).ops(compiled.ops) != own
 
 

@@ -23,7 +23,6 @@ InFile = dict[str, Any]  # a row as the file has it
 LAWS: dict[str, tuple[str, Any, float]] = {
     "null": ("fused9", "full", 1.3),
     "hf-eager": ("hf56", "eager", 1.05),
-    "hf-reduce-overhead": ("fused9", "full", 1.5),
     "ours-eager": ("fused9", "eager", 1.1),
     "ours-graph": ("fused9", "full", 1.3),
     "ours-graph-k8": ("fused9", "full", 1.28),
@@ -32,7 +31,6 @@ LAWS: dict[str, tuple[str, Any, float]] = {
     "graph-5-pdl": ("fused5", "full", 0.85),
     "graph-5-pdl-k8": ("fused5", "full", 0.82),
     "compile-reduce-overhead": ("fused9", "full", 1.2),
-    "compile-max-autotune": ("fused9", "full", 1.15),
 }
 PASSED = {"passed": True, "reason": "", "forced": None, "produced": None}
 
