@@ -51,12 +51,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_heap() -> None:
-    """What lives when the tests of a file begin is set aside for the garbage collector: each of the
-    many captures collects garbage first, and need not look through all of PyTorch for it."""
-    gc.collect()
-    gc.freeze()
+_frozen: tuple[str, int] = "", 0  # at the last freeze: the file, and how many modules there were
+
+
+@pytest.fixture(autouse=True)
+def small_heap(request: pytest.FixtureRequest) -> None:
+    """What lives when the tests of a file begin, or was imported since, is set aside for the
+    garbage collector: each of the many captures collects garbage first, and need not look through
+    all of PyTorch for it."""
+    global _frozen
+    file, modules = request.path.name, len(sys.modules)
+    if file != _frozen[0] or modules > _frozen[1] + 50:
+        gc.collect()
+        gc.freeze()
+        _frozen = file, modules
 
 
 @pytest.hookimpl(optionalhook=True)

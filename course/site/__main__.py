@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import http.server
 import sys
 from pathlib import Path
@@ -24,9 +25,12 @@ def build(into: Path) -> int:
 
     sources = lay_out(ROOT, into.with_name(f"{into.name}-source"))
     doctrees = into.with_name(f"{into.name}-doctrees")  # no part of what is published
-    words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
-    words += ["-d", str(doctrees)]
-    code = sphinx_build([*words, str(sources), str(into)])
+    words = ["-b", "html", "-W", "--keep-going", "-q", "-c", str(SITE), "-d", str(doctrees)]
+    gc.disable()  # it would look through all pages' trees again and again: a quarter of the time
+    try:
+        code = sphinx_build([*words, str(sources), str(into)])
+    finally:
+        gc.enable()
     figures("00")["00-one-token.svg"](into / "_images/preview.png")  # of a link to the site
     for path in into.rglob("*.map"):  # of furo's own sources, which nobody debugs here
         path.unlink()

@@ -12,12 +12,13 @@ from textwrap import shorten
 from typing import Any
 
 from latex2mathml.converter import convert
+from sphinx.addnodes import toctree
 from sphinx.search.en import SearchEnglish
 
 from course.site.figure import as_html
 from course.site.landing import context as landing_context
 from course.site.layout import command_card
-from course.site.widgets import DATA, state
+from course.site.widgets import state
 from mini_engine.plots import hue
 
 SITE = Path(__file__).parent
@@ -89,16 +90,14 @@ def setup(app: Any) -> None:
 
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.connect("html-page-context", _face, priority=400)  # before furo draws the menu
-    for name in DATA:  # here and not in a worker, of whose errors Sphinx says nothing
-        _data(name)
-    _landing(app.confdir)
 
 
 def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> str | None:
     """What a page says of itself to others, and the widgets that it has, with their data."""
     body, menu = context.get("body", ""), context.get("toctree")
-    if page.startswith("reference/mini_engine") and menu:  # 140 pages: theirs is short
-        context["toctree"] = lambda **how: menu(**(how | {"collapse": True}))
+    if menu:  # of the reference's 140 pages it is short
+        short = {"collapse": True} if page.startswith("reference/mini_engine") else {}
+        context["toctree"] = lambda **how: _menu(app.env, menu, **(how | short))
     if not page.startswith("notebooks/"):
         context["css_files"] = [css for css in context["css_files"] if "mystnb" not in str(css)]
     if page == "index":
@@ -125,6 +124,31 @@ def _face(app: Any, page: str, _template: str, context: dict[str, Any], *_: Any)
     if page == "timeline":
         app.add_js_file("timeline.js")
     return "landing.html" if page == "index" else None
+
+
+def _menu(env: Any, menu: Callable[..., str], **how: Any) -> str:
+    """The menu from titles alone. Sphinx copies every heading of every page first, for each page,
+    and then leaves out what is no title."""
+    whole, env.tocs = env.tocs, _titles(env)
+    try:
+        return menu(**how)
+    finally:
+        env.tocs = whole
+
+
+@cache
+def _titles(env: Any) -> dict[str, Any]:
+    """The table of contents of each page: its title and, below it, what its toctrees list."""
+    tocs = {}
+    for page, toc in env.tocs.items():
+        tocs[page] = toc.deepcopy()
+        for item in tocs[page].children:
+            if len(item) > 1:
+                if trees := [*item.findall(toctree)]:
+                    item[1][:] = trees
+                else:
+                    item.pop(1)
+    return tocs
 
 
 _OF_A_CELL = re.compile(r'<img [^>]*src="[^"]*_images/([\w-]+\.svg)"[^>]*>')

@@ -50,6 +50,7 @@ def runner(text: str = ENGINE, name: str = "graphs") -> ModuleType:
     return module
 
 
+@cache
 def right(name: str) -> ModuleType:
     """The engine's runners with the definitions of another right one in the place of their own."""
     return runner(splice(ENGINE, (HERE / "right" / f"{name}.py").read_text(encoding="utf-8")), name)

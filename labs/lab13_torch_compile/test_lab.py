@@ -111,10 +111,9 @@ def test_a_compiled_function_still_computes_what_it_did_for_every_new_value() ->
 
 @pytest.mark.catches("backend-is-called-to-compute")
 def test_each_run_of_a_graph_is_noted_with_the_ops_that_it_launched() -> None:
-    for seed in range(3):
-        function, segments = program(seed, breaks=seed)
-        (first, again) = over_calls(function, [inputs(1), inputs(2)])
-        assert first.ran == again.ran == tuple(map(tuple, segments))
+    function, segments = program(2, breaks=2)
+    (first, again) = over_calls(function, [inputs(1), inputs(2)])
+    assert first.ran == again.ran == tuple(map(tuple, segments))
 
 
 def test_a_graph_runs_when_it_is_called_and_not_when_it_is_handed_over() -> None:
@@ -154,9 +153,9 @@ def test_graphs_are_of_the_call_that_made_them_and_earlier_functions_are_forgott
 
 
 def test_options_reach_torch_compile() -> None:
-    sizes = [(torch.ones(n),) for n in (2, 3, 4, 5, 3)]
-    often = ["compiled", "compiled", "compiled", "compiled", "reused"]
-    twice = ["compiled", "compiled", "reused", "reused", "reused"]
+    sizes = [(torch.ones(n),) for n in (2, 3, 4, 3)]
+    often = ["compiled", "compiled", "compiled", "reused"]
+    twice = ["compiled", "compiled", "reused", "reused"]
     assert hows(over_calls(tiny, sizes, dynamic=False)) == often
     assert hows(over_calls(tiny, sizes)) == twice  # the second size makes the size a symbol
     with pytest.raises(torch._dynamo.exc.Unsupported):
@@ -224,12 +223,12 @@ def test_reading_a_number_back_breaks_the_graph() -> None:
 
 @pytest.mark.catches("a-recompile-is-a-break")
 def test_a_new_shape_is_no_break_and_a_break_traced_again_is_the_same_break() -> None:
-    shapes = [(torch.ones(n),) for n in (2, 3, 4)]
+    shapes = [(torch.ones(n),) for n in (2, 3)]
     clean = over_calls(selects, shapes, dynamic=False)
-    assert sum(len(call.graphs) for call in clean) == 3
+    assert sum(len(call.graphs) for call in clean) == 2
     assert graph_breaks(clean) == []
     broken = over_calls(asks_the_data, shapes, dynamic=False)
-    assert sum(len(call.graphs) for call in broken) == 6
+    assert sum(len(call.graphs) for call in broken) == 4
     assert len(graph_breaks(broken)) == 1
 
 
@@ -254,7 +253,7 @@ def talks_twice(x: Tensor) -> Tensor:
 
 
 def test_a_place_counts_once_with_others_between_and_two_places_of_one_reason_are_two() -> None:
-    calls = over_calls(talks_twice, [(torch.ones(n),) for n in (2, 3, 4)], dynamic=False)
+    calls = over_calls(talks_twice, [(torch.ones(n),) for n in (2, 3)], dynamic=False)
     first = talks_twice.__code__.co_firstlineno
     print_lines = [f"test_lab.py:{first + 2}", f"test_lab.py:{first + 4}"]
     assert [found.place for found in graph_breaks(calls)] == print_lines
@@ -289,13 +288,12 @@ def test_a_break_that_only_a_later_call_meets_is_found() -> None:
 
 
 def test_every_break_of_a_random_program_is_found_in_its_order() -> None:
-    for breaks in (0, 1, 3):
-        function, _ = program(10 + breaks, breaks)
-        calls = over_calls(function, [inputs(1), inputs(2)])
-        file = f"program_{10 + breaks}_{breaks}.py"
-        lines = [(i, text.strip()) for i, text in enumerate(linecache.getlines(file), 1)]
-        wanted = [f"{file}:{i}" for i, text in lines if text in dict(BREAKS)]
-        assert [found.place for found in graph_breaks(calls)] == wanted
+    function, _ = program(13, breaks=3)
+    calls = over_calls(function, [inputs(1), inputs(2)])
+    file = "program_13_3.py"
+    lines = [(i, text.strip()) for i, text in enumerate(linecache.getlines(file), 1)]
+    wanted = [f"{file}:{i}" for i, text in lines if text in dict(BREAKS)]
+    assert [found.place for found in graph_breaks(calls)] == wanted
 
 
 # ---------------------------------------------------------------- what is launched
@@ -676,7 +674,7 @@ def test_the_shipped_model_writes_the_same_text() -> None:
         model = Model(weights, KVCache.allocate(config, 25, 16, CPU, torch.float32))
         batch = started(model, prompts, [0.0, 0.8, 0.0], tuple(config.eos_token_ids))
         rows = []
-        for number in range(16):
+        for number in range(8):
             draw(batch, seed=number)
             with contextlib.redirect_stdout(io.StringIO()):
                 out: Any = run(model, batch)

@@ -8,7 +8,6 @@ variant that failed the gate (baselines included) measure nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mini_engine.bench.evidence import Measurement
@@ -42,8 +41,7 @@ BARS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     name: str
     status: str
     why: str
@@ -53,7 +51,6 @@ class Result:
 
 
 def judged(measurement: Measurement) -> list[Result]:
-    """Every bar, in the order of BARS."""
     if measurement.emulated or GPU not in measurement.gpu:
         why = f"the bars are for one {GPU}, this is {measurement.gpu}"
         return [Result(bar.name, NOT_MEASURED, why) for bar in BARS]

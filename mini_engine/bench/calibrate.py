@@ -11,8 +11,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,10 +30,7 @@ Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much to measure."""
-
+class Sizes(NamedTuple):
     repeats: int
     copy_bytes: int  # far above the L2 cache
     matmul_n: int
@@ -43,7 +40,6 @@ class Sizes:
 
 
 def sizes_for(backend: GraphBackend) -> Sizes:
-    """How much to measure here."""
     if backend.emulated:
         return Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
     return Sizes(12, 1 << 29, 8192, (1, 64, 256, 1024), 400, 40_000)
@@ -52,7 +48,6 @@ def sizes_for(backend: GraphBackend) -> Sizes:
 def measure(
     backend: GraphBackend, sizes: Sizes, dtype: torch.dtype = torch.bfloat16
 ) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of all that this backend can measure."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
     yield "launch_us", _median(raw)
@@ -175,9 +170,9 @@ def node_us(
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
     """µs a node without PDL, with it, and what it saves, or None and why: an RMSNorm of one row, in
-    a chain in which each node reads what the last one wrote. Both graphs are replayed in turns,
-    each from an idle device: inside the last replay, overlap would count as saved. Give so many
-    `nodes` that launching the graph does not count."""
+    a chain in which each node reads what the last one wrote, of so many `nodes` that launching the
+    graph does not count. Both graphs are replayed in turns, each from an idle device: inside the
+    last replay, overlap would count as saved."""
     names = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
     if reason := no_kernels(backend) or no_pdl(backend):
         return {name: {"median": None, "reason": reason.partition(":")[0]} for name in names}
@@ -218,7 +213,7 @@ def node_bytes(backend: GraphBackend, dummy: Dummy, nodes: int) -> int:
 
 
 def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """GB/s of a copy within the device's memory, bytes read and bytes written."""
+    """GB/s within the device's memory, bytes read and bytes written."""
     source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=backend.device)
     target = torch.empty_like(source)
     times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)

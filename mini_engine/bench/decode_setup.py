@@ -28,8 +28,7 @@ class Variant:
     steps_a_call = 1
 
     def __init__(self, setup: DecodeSetup) -> None:
-        self.setup = setup
-        self.outputs: list[tuple[Tensor, Tensor]] = []
+        self.setup, self.outputs = setup, list[tuple[Tensor, Tensor]]()
 
     def prepare(self) -> None:
         """Compile, capture: everything that a server does once. May run steps."""

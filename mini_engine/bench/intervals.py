@@ -82,10 +82,6 @@ def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]
     base, slope = line(counts, times_us)
     residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
     return {
-        "base": base,
-        "slope": slope,
-        "nodes": list(counts),
-        "us": [float(t) for t in times_us],
-        "residuals_us": residuals,
-        "held_out_percent": held_out_percent(counts, times_us),
-    }
+        "base": base, "slope": slope, "nodes": list(counts), "us": [float(t) for t in times_us],
+        "residuals_us": residuals, "held_out_percent": held_out_percent(counts, times_us),
+    }  # fmt: skip

@@ -1,9 +1,8 @@
 """The op list of anything that runs eagerly in PyTorch: one `OpCost` for each op that wrote
-something, in order.
+something, in order. Views launch nothing and are left out.
 
-Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
-lookup reads only its rows of the table. Flops are of matrix products only. A few ops (a long
-argmax) launch two kernels; they count as one.
+Bytes: each tensor read once, each result written once; a lookup reads only its rows of the table.
+Flops are of matrix products only. A few ops (a long argmax) launch two kernels; they count as one.
 """
 
 from __future__ import annotations
@@ -32,17 +31,15 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[OpCost] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         given, name = _tensors((args, kwargs or {})), func.overloadpacket.__name__
         written = _written(func, given, _tensors(out), args)
         if written and name not in NOTHING:
-            moved, flops = _bytes(name, given, written, args), 0
+            flops = 0
             if name in PRODUCTS:  # 2 · m · n · k; `given` ends with its two matrices
                 flops = 2 * written[0].numel() * given[-1].shape[-2]
+            moved = _bytes(name, given, written, args)
             self.ops.append(OpCost(name, moved, flops, kind=_kind(name)))
         return out
 

@@ -19,7 +19,7 @@ from mini_engine.cuda.graphs.capture import no_garbage_collection
 
 @dataclass(frozen=True)
 class Lap:
-    """The time of one lap, divided by its decode steps, each of which depends on the last."""
+    """The time of one lap, divided by its decode steps."""
 
     event_us: float
     wall_us: float
@@ -94,8 +94,7 @@ def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = 0.5
 def device_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
-    """µs of the device's time per call of `work`: `calls` in a row, `repeats` times, after a
-    warm-up."""
+    """µs of the device's time per call of `work`: `calls` in a row, `repeats` times, warmed up."""
     runnable: Any = SimpleNamespace(steps_a_call=1, rewind=lambda: None, step=work)
     return [lap(backend, runnable, calls).event_us for _ in range(repeats + 1)][1:]
 

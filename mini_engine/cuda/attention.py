@@ -141,17 +141,15 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
 def _attend_chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The last n tokens of a context of c. q (n, heads, D); k, v (c, kv_heads, D)."""
     (query_len, heads, _), (context_len, kv_heads, _) = q.shape, k.shape
-    # Heads of q that share a head of k and v stand side by side. Repeating costs bytes, but every
-    # backend of scaled_dot_product_attention takes it; only the slowest takes grouped heads with a
-    # mask.
+    # Repeating heads costs bytes, but every backend of scaled_dot_product_attention takes it; only
+    # the slowest takes grouped heads with a mask.
     k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1)[None] for x in (k, v))
     mask = None
     if query_len not in (1, context_len):
         # Aligned at the end: query i stands at position context_len - query_len + i.
         ones = torch.ones(query_len, context_len, dtype=torch.bool, device=q.device)
         mask = ones.tril(context_len - query_len)
-    causal = query_len == context_len
     out = functional.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], k, v, attn_mask=mask, is_causal=causal
+        q.transpose(0, 1)[None], k, v, attn_mask=mask, is_causal=query_len == context_len
     )
     return out[0].transpose(0, 1)

@@ -76,17 +76,12 @@ class FusedModel(Model):
     static_decodes = True  # kernels are compiled for a number of splits, and so for a context
 
     def __init__(
-        self,
-        weights: Weights,
-        cache: KVCache,
-        *,
-        kernels_per_layer: Literal[9, 5],
+        self, weights: Weights, cache: KVCache, *, kernels_per_layer: Literal[9, 5],
         pdl: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(weights, cache)
         device = weights.embed.device
-        self.pdl, self.sm_count = pdl, sm_count(device)
-        self.kernels_per_layer = kernels_per_layer
+        self.pdl, self.kernels_per_layer, self.sm_count = pdl, kernels_per_layer, sm_count(device)
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (max(ROOM, len(cache.keys[0])), self.config.num_kv_heads)
@@ -94,8 +89,7 @@ class FusedModel(Model):
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(shape[0], 1, device=device)
 
-    def kernels_of(self, batch: int) -> Literal[0, 5, 9]:
-        """Kernels of a layer, in a decode step of so many requests."""
+    def kernels_of(self, batch: int) -> Literal[0, 5, 9]:  # of a layer, in a decode step
         return 9 if batch > MAX_GEMV_TOKENS else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:

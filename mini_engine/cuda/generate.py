@@ -64,24 +64,15 @@ def open_tokenizer(model: str | Path) -> Tokenizer:
 
 @torch.inference_mode()
 def generate(
-    checkpoint: str,
-    prompts: Sequence[str],
-    mode: str,
-    *,
-    max_new_tokens: int = 48,
-    capture_sizes: Sequence[int] | None = None,
-    kernels: Kernels = 5,
-    steps_per_replay: int = 1,
-    sampling: SamplingParams = GREEDY,
-    speculation: Speculation = PLAIN,
-    on_token: OnToken | None = None,
-    tell: Tell = print,
-) -> Generation:
+    checkpoint: str, prompts: Sequence[str], mode: str, *, max_new_tokens: int = 48,
+    capture_sizes: Sequence[int] | None = None, kernels: Kernels = 5, steps_per_replay: int = 1,
+    sampling: SamplingParams = GREEDY, speculation: Speculation = PLAIN,
+    on_token: OnToken | None = None, tell: Tell = print,
+) -> Generation:  # fmt: skip
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
-    given a line for each thing that this machine has less of than was asked for. kernels: of a
-    layer, 0 for the plain model. Raises `ValueError` for a folder that is not a checkpoint, for an
-    empty prompt or one that is too long for the context, and for a draft model or a memory that
-    does not fit."""
+    given a line for each thing that this machine has less of than was asked for. Raises
+    `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is too long
+    for the context, and for a draft model or a memory that does not fit."""
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
         tell, on_token = (lambda _: None), None
@@ -109,7 +100,6 @@ def generate(
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
 
     def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
-        """A runner of this model, with its graphs captured."""
         dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
         runner = runner_of(
             weights, limits, dispatcher, backend, kernels, tell, sampling=sampling.temperature > 0
@@ -174,10 +164,13 @@ def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, objec
     return ranks.together(alike)
 
 
-def nearest_backend(tell: Tell) -> GraphBackend:
-    """The GPU; where none can be used the CPU, and a line about it."""
+def nearest_backend(tell: Tell, device: str = "auto") -> GraphBackend:
+    """The GPU; where none can be used the CPU, and a line about it, or the `device` asked for.
+    Raises ValueError where "cuda" cannot be had."""
+    if device != "auto":
+        return graphs_for(device)
     if reason := why_no_gpu():
-        tell(f"{reason}: running on the CPU, in float32 and emulated graphs")
+        tell(f"{reason}: running on the CPU, with emulated graphs")
         return graphs_for("cpu")
     return graphs_for("cuda")
 
@@ -194,15 +187,9 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
 
 
 def runner_of(
-    weights: Weights,
-    limits: SchedulerLimits,
-    dispatcher: GraphDispatcher,
-    backend: GraphBackend,
-    kernels: Kernels,
-    tell: Tell,
-    *,
-    sampling: bool = False,
-) -> TorchRunner:
+    weights: Weights, limits: SchedulerLimits, dispatcher: GraphDispatcher, backend: GraphBackend,
+    kernels: Kernels, tell: Tell, *, sampling: bool = False,
+) -> TorchRunner:  # fmt: skip
     """A runner over a cache of its own, with nothing captured."""
     cache = KVCache.allocate(
         weights.config, limits.num_blocks, limits.block_size, backend.device, weights.embed.dtype
@@ -263,12 +250,9 @@ def no_pdl(backend: GraphBackend) -> str | None:
 
 
 def limits_that_fit(
-    config: ModelConfig,
-    limits: SchedulerLimits,
-    backend: GraphBackend,
-    dtype: torch.dtype,
+    config: ModelConfig, limits: SchedulerLimits, backend: GraphBackend, dtype: torch.dtype,
     tell: Tell,
-) -> SchedulerLimits:
+) -> SchedulerLimits:  # fmt: skip
     """`limits` with as many KV blocks as fit beside the weights, and a line where these are fewer.
     Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"

@@ -60,8 +60,7 @@ class StaticInputs:
         self._whole = self._views(self._device)
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The buffers, cut to this size: always the same addresses. ValueError where they are
-        smaller."""
+        """The buffers, cut to this size: always the same addresses. ValueError for a larger one."""
         most = self.limits.max_num_seqs
         if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
             raise ValueError(
@@ -106,7 +105,6 @@ class StaticInputs:
         self._device[:front].copy_(self._staging[:front], non_blocking=True)
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The flat buffer, cut and shaped."""
         parts = torch.split(flat, [prod(shape) for shape in self._shapes.values()])
         named = zip(self._shapes.items(), parts, strict=True)
         return {name: part.view(shape) for (name, shape), part in named}

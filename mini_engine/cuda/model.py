@@ -41,12 +41,9 @@ class KVCache:
 
     @staticmethod
     def allocate(
-        config: ModelConfig,
-        num_blocks: int,
-        block_size: int,
-        device: torch.device,
+        config: ModelConfig, num_blocks: int, block_size: int, device: torch.device,
         dtype: torch.dtype,
-    ) -> KVCache:
+    ) -> KVCache:  # fmt: skip
         """Zeros; block 0 is the null block, where padded rows write."""
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         keys, values = (
@@ -61,8 +58,6 @@ class KVCache:
 
 
 class Model:
-    """Weights, a cache and the forward pass over them."""
-
     static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
     kernels_per_layer: Literal[0, 5, 9] = 0  # Triton kernels, in a decode step of one request
     pdl = False  # whether each kernel starts while the one before it drains
@@ -164,7 +159,6 @@ class Model:
         return self.weights.ranks.sum(x) if self.weights.ranks else x
 
     def _mlp(self, x: Tensor, layer: LayerWeights) -> Tensor:
-        """x and the result (T, H)."""
         if layer.router is not None:
             return self._experts(x, layer, layer.router)
         gate, up = functional.linear(x, layer.gate_up).chunk(2, dim=-1)

@@ -39,14 +39,9 @@ class TorchRunner:
     """Runs batches of one model. Fits `mini_engine.engine.engine.Runner`."""
 
     def __init__(
-        self,
-        model: Model,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        backend: GraphBackend,
-        *,
-        sampling: bool = False,
-    ) -> None:
+        self, model: Model, limits: SchedulerLimits, dispatcher: GraphDispatcher,
+        backend: GraphBackend, *, sampling: bool = False,
+    ) -> None:  # fmt: skip
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
         request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax.
         ValueError for limits with `host_blocks`: a swap is predicted, and nothing copies.
@@ -166,7 +161,7 @@ class TorchRunner:
         return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _mixed_forward(self, rung: int) -> Tensor:
-        """A step of any mix of prompts and decodes, or of decodes with drafts."""
+        """Any mix of prompts and decodes, or decodes with drafts."""
         attention = self.model.captured_attention(max_blocks(self.limits))
         return self._tokens(self.inputs.view(rung, self._reqs[rung]), attention)
 
@@ -179,7 +174,6 @@ class TorchRunner:
         return self._tokens(step, attention)
 
     def _tokens(self, step: StepInputs, attention: Attention) -> Tensor:
-        """Body and head: the tokens of one step, (R,)."""
         _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         return tokens
 

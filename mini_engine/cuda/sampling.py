@@ -53,19 +53,13 @@ class SeededSampler:
             return
         self._rows = rows
         drawn = [p if p.temperature else GREEDY for p in rows]  # nothing to filter in a greedy row
-        floats = [
-            [p.temperature for p in drawn],
-            [p.top_p for p in drawn],
-            [log(p.min_p) if p.min_p else -inf for p in drawn],
-        ]
+        floats = [(p.temperature, p.top_p, log(p.min_p) if p.min_p else -inf) for p in drawn]
         # seeds as signed words: the same bits
-        whole = [
-            [min(p.top_k, SEEDS // 2 - 1) for p in drawn],
-            [p.seed - SEEDS * (p.seed >= SEEDS // 2) for p in drawn],
-        ]
+        whole = [(min(p.top_k, SEEDS // 2 - 1), p.seed - SEEDS * (p.seed >= SEEDS // 2))
+                 for p in drawn]  # fmt: skip
         host = torch.empty(self._buffer.shape, dtype=torch.int32)
-        host[:3].view(torch.float32).copy_(torch.tensor(floats, dtype=torch.float32))
-        host[3:] = torch.tensor(whole, dtype=torch.int32)
+        host[:3].view(torch.float32).copy_(torch.tensor(floats, dtype=torch.float32).t())
+        host[3:] = torch.tensor(whole, dtype=torch.int32).t()
         self._buffer.copy_(host)  # from pageable memory: the host waits until it has been read
 
     def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:

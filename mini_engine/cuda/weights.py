@@ -18,10 +18,10 @@ from torch import Tensor
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.ranks import Ranks
 from mini_engine.model import checkpoint
-from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.storage import stored_as
 
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 
 
@@ -54,20 +54,18 @@ class Weights:
 
 
 def load_weights(
-    config: ModelConfig,
-    folder: str | Path,
-    device: torch.device,
-    dtype: torch.dtype,
+    config: ModelConfig, folder: str | Path, device: torch.device, dtype: torch.dtype,
     ranks: Ranks | None = None,
-) -> Weights:
+) -> Weights:  # fmt: skip
     """Read every tensor of the folder, or this rank's part of each. Raises ValueError as
     `checkpoint.stored_tensors` and `check_numbers` do."""
     stored = checkpoint.stored_tensors(config, folder)
 
     def fill(name: str, rows: Tensor) -> None:
-        whole = as_tensor(stored[name])
+        one = stored[name]  # in mapped memory
+        whole = torch.from_numpy(one.raw()).view(DTYPES[one.dtype]).reshape(one.shape)
         rows.copy_(ranks.part(whole, rows.shape) if ranks else whole)
-        checkpoint.check_numbers(stored[name], *map(float, torch.aminmax(rows)))
+        checkpoint.check_numbers(one, *map(float, torch.aminmax(rows)))
 
     if ranks:
         mine = _assemble(config.shard(ranks.count), device, dtype, fill)
@@ -113,14 +111,10 @@ def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | N
     )
 
 
-TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
 def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fill: Fill) -> Weights:
     shapes = checkpoint.tensor_shapes(config)
 
-    def stack(names: Sequence[str]) -> Tensor:
-        """The named tensors, row under row."""
+    def stack(names: Sequence[str]) -> Tensor:  # row under row
         heights = [shapes[name][0] for name in names]
         whole = torch.empty((sum(heights), *shapes[names[0]][1:]), dtype=dtype, device=device)
         for name, rows in zip(names, torch.split(whole, heights), strict=True):
@@ -139,9 +133,3 @@ def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fil
         final_norm=stack([checkpoint.FINAL_NORM]),
         lm_head=embed if config.tie_word_embeddings else stack([checkpoint.LM_HEAD]),
     )
-
-
-def as_tensor(stored: StoredTensor) -> Tensor:
-    """The stored tensor in its own dtype, in mapped memory."""
-    dtype = TORCH_DTYPES[stored.dtype]
-    return torch.from_numpy(stored.raw()).view(dtype).reshape(stored.shape)

@@ -109,9 +109,12 @@ class Scheduler:
         written: list[tuple[RequestState, int]] = []
         drawn = iter(tokens)
         for entry in sampling * batch.steps:
-            state, confirmed = entry.state, entry.confirmed([*islice(drawn, entry.num_sampled)])
-            self.drafts.asked += len(entry.drafts)
-            self.drafts.hit += len(confirmed) - 1
+            state = entry.state
+            confirmed: Sequence[int] = [*islice(drawn, 1 + len(entry.drafts))]
+            if entry.drafts:
+                confirmed = entry.confirmed(confirmed)
+                self.drafts.asked += len(entry.drafts)
+                self.drafts.hit += len(confirmed) - 1
             for token in confirmed:
                 if state.finish_reason is None:
                     state.num_computed += 1

@@ -36,8 +36,8 @@ from mini_engine.plots import hue
 PREDICTED = "Predicted by the launch model, not measured"
 
 # What a picture may be, and what its format would say of the day and the machine.
-UNDATED = {".png": ("Software",), ".svg": ("Date",), ".pdf": ("CreationDate", "Producer")}
-PICTURES = tuple(UNDATED)
+UNDATED = {".svg": ("Date",), ".pdf": ("CreationDate", "Producer")}
+PICTURES = (".png", *UNDATED)
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
@@ -85,9 +85,12 @@ def canvas(
         yield figure
         write_legibly(figure)
         file, ending = io.BytesIO(), path.suffix.lower()
-        undated = dict.fromkeys(UNDATED[ending])
-        figure.savefig(file, format=ending.removeprefix("."), metadata=undated, dpi="figure")
-        picture = in_few_colours(file) if ending == ".png" else file.getvalue()
+        kind = "rgba" if ending == ".png" else ending.removeprefix(".")
+        undated = dict.fromkeys(UNDATED[ending]) if ending in UNDATED else None
+        figure.savefig(file, format=kind, metadata=undated, dpi="figure")
+        picture = file.getvalue()
+        if ending == ".png":
+            picture = in_few_colours(picture, figure.canvas.get_width_height())
         if ending == ".svg":
             drawn = 72 * height * (1 - top), 72 * (height - lowest(figure) / figure.dpi)
             picture = themed(picture.decode(), title, caption, drawn).encode()
@@ -161,8 +164,8 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
     return f'{head} data-drawn="{drawn[0]:.0f} {drawn[1]:.0f}">\n{told}{rest}'
 
 
-def in_few_colours(file: io.BytesIO) -> bytes:
-    image, out = Image.open(file).convert("RGB"), io.BytesIO()
+def in_few_colours(dots: bytes, size: tuple[int, int]) -> bytes:
+    image, out = Image.frombytes("RGBA", size, dots).convert("RGB"), io.BytesIO()
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()
 

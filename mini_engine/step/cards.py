@@ -20,7 +20,7 @@ much CPU work a step takes to the engine, counted in ops of the host."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -103,19 +103,29 @@ class Sheet:
         return replace(self, figures={**self.figures, name: replace(self.figures[name], **changes)})
 
 
-def names(kind: str) -> list[str]:
-    return sorted(path.stem for path in FOLDERS[kind].glob("*.json"))
+@cache
+def names(kind: str) -> Sequence[str]:
+    return tuple(sorted(path.stem for path in FOLDERS[kind].glob("*.json")))
 
 
 def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     """A named card, host or engine (case does not matter), or any file of that kind. Raises
     ValueError for an unknown name or a bad file, OSError where it cannot be read."""
     word = str(name_or_path)
-    named = FOLDERS[kind] / f"{word.lower()}.json"
-    path = named if word.lower() in names(kind) else Path(word)
-    if path.suffix.lower() != ".json":
+    if word.lower() in names(kind):
+        return _shipped(kind, word.lower())
+    if Path(word).suffix.lower() != ".json":
         near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
+    return _read(kind, Path(word))
+
+
+@cache
+def _shipped(kind: str, name: str) -> Sheet:
+    return _read(kind, FOLDERS[kind] / f"{name}.json")
+
+
+def _read(kind: str, path: Path) -> Sheet:
     data, found = read_object(path), {}
     for name, rule in FIGURES[kind].items():
         figure = typed(Figure, data.pop(name, None), f"{path}: {name}")

@@ -11,10 +11,15 @@ import pytest
 from labs.runner import workspace
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from labs.runner.programs import completed, merged, run
-from tests.labs.conftest import Say
+from tests.labs.conftest import Say, mark_passed
 from tests.support.warm_python import warm_python
 
-WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
+WITH_A_SHOW = [
+    lab for lab in all_labs()
+    if (lab.folder / "show.py").exists()
+    # else run with its page
+    and f"./lab show {lab.number}" not in (lab.folder / "README.md").read_text()
+]  # fmt: skip
 LAB = lab_number("4")
 OF_TEN_SECONDS = ("11", "12b", "13", "15")  # shows that take so long: `make slow` runs them
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
@@ -29,10 +34,8 @@ def write(text: str) -> None:
     workspace.my_files(LAB)["launch_model.py"].write_text(text)
 
 
-def solve(say: Say) -> None:
-    say("start", "4")
-    write("# mine\n" + LAB.reference()["launch_model.py"])
-    assert say("check", "4")[0] == 0
+def solve() -> None:
+    mark_passed(LAB, {"launch_model.py": "# mine\n" + LAB.reference()["launch_model.py"]})
 
 
 def printed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -61,7 +64,7 @@ def test_a_lab_shows_the_same_lines_at_every_run(lab: Lab, monkeypatch: pytest.M
 def test_show_runs_the_learners_own_code_once_it_has_passed(say: Say) -> None:
     say("start", "4")
     assert "the engine's code" in say("show", "4")[1]
-    solve(say)
+    solve()
     write(mine().replace("return math.ceil(capture_us", "return 12345 + 0 * (capture_us"))
     code, said = say("show", "4")
     assert code == 0
@@ -71,7 +74,7 @@ def test_show_runs_the_learners_own_code_once_it_has_passed(say: Say) -> None:
 def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(say: Say) -> None:
     say("start", "4")
     assert say("sabotage", "4")[0] == 2, "it is not green"
-    solve(say)
+    solve()
     before = mine()
     symptoms = json.loads(say("sabotage", "4", "--seed", "1", "--json")[1])["symptoms"]
     assert {line[:4] for line in symptoms} == {"was ", "is  "}
@@ -88,7 +91,7 @@ def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(s
 
 
 def test_undoing_a_sabotage_takes_nothing_else_back(say: Say) -> None:
-    solve(say)
+    solve()
     before = mine()
     assert say("sabotage", "4", "--seed", "1")[0] == 0
     write(mine() + "# written since\n")
@@ -112,7 +115,7 @@ def test_the_demo_runs_the_engine_with_the_solved_files_in_its_place(
     code, said = say(*words)
     assert code == 0
     assert "this is its own code" in said
-    solve(say)
+    solve()
     code, said = say(*words)
     assert code == 0
     assert f"lab 4 runs in the place of the engine's:\n  {MODULE}" in said

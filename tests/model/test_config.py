@@ -195,8 +195,11 @@ def test_a_size_that_no_model_has_is_refused(value: float) -> None:
         ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: quant_method"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quant_method None"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config: int4"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config: fp8"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantization_config: 'gptq'",
+        ),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config: 'fp8'"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),

@@ -119,5 +119,5 @@ def test_a_folder_of_fp8_is_a_shape_and_no_model(tmp_path: Path) -> None:
     known = CONFIG | {"quantization_config": stored}
     (tmp_path / "config.json").write_text(json.dumps(known), "utf-8")
     assert shape_of(str(tmp_path)).packed == "fp8"
-    with pytest.raises(ValueError, match="quantization_config: fp8"):
+    with pytest.raises(ValueError, match="quantization_config: 'fp8'"):
         ModelConfig.from_folder(tmp_path)

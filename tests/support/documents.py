@@ -13,6 +13,8 @@ What the word after the three backticks means, in every document:
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -21,6 +23,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from mini_engine.cli import main
 from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).parent.parent.parent
@@ -78,15 +83,36 @@ def run(words: list[str], where: Path, columns: int = 100) -> subprocess.Complet
 
 
 def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of a document with this interpreter instead of the one in .venv."""
+    """Run a command of a document with this interpreter instead of the one in .venv. One of the
+    engine's own runs in this process, which has imported the engine and read its files already."""
     words = shlex.split(command)
     if words[0] in (".venv/bin/python", "python"):
+        if words[1:3] == ["-m", "mini_engine"] and words[3] in QUICK:
+            return _run_here(words[3:], where)
         words[0] = warm_python()
     elif words[0] == "./lab":
         words[:1] = [warm_python(), "-m", "labs"]
     elif words[0] == "make":
         where = ROOT
     return run(words, where)
+
+
+# Those that neither serve nor run PyTorch, whose settings are of a whole process.
+QUICK = ("explain", "crossover", "ladder", "capacity", "serve", "fleet", "validate")
+
+
+def _run_here(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(where), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+        pytest.MonkeyPatch.context() as patched,
+    ):  # fmt: skip
+        patched.setenv("COLUMNS", "100")
+        try:
+            code = main(words)
+        except SystemExit as end:  # of argparse
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def missing_lines(shown: str, printed: str) -> list[str]:

@@ -38,6 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 # torch._dynamo: the first custom op of a process imports it. That imports Triton, whose functions
 # are made for the compiler then: what wants the interpreter goes to the true Python.
 HEAVY = ("numpy", "matplotlib.pyplot", "rich.console", "rich.table", "safetensors",
+         "ipykernel.kernelapp", "ipywidgets", "matplotlib_inline.backend_inline",  # of notebooks
          "torch", "torch._dynamo", "triton")  # fmt: skip
 MOST_FILES = 16
 

@@ -34,6 +34,7 @@ try:
     if "LABS_NO_COMPILER" not in os.environ:
         import torch._dynamo.backends.registry  # the first torch.compile would import them
         import torch._dynamo.guards
+        import torch._dynamo.repro.after_dynamo
         import torch._export.utils
 
         # After each compilation torch times its guards for a log, and empties the caches for that:

@@ -61,12 +61,14 @@ def run_job(job: Job) -> None:
     with open(job.events, "a", encoding="utf-8") as out:
         reporter = Reporter(out, job)
         reporter.guard.watch(f"{job.events}.crash")
-        words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
+        words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib", "-c", os.devnull]
+        folder = str(Path(job.test_file).parent)
+        words += ["--rootdir", folder, "--confcutdir", folder]  # pytest looks at no other
         words += ["--basetemp", f"{job.events}.tmp"]  # goes with the events, nothing to clean up
         for plugin in NOT_USED:
             words += ["-p", f"no:{plugin}"]
         words += ["-x"] if job.first else []
-        pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
+        pytest.main(words, plugins=[reporter])
 
 
 class Reporter:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from labs.runner.cut.cutter import CutError, fill, find, lines_of, parsed
 
@@ -55,8 +56,13 @@ def edits(entries: Iterable[Mapping[str, str]]) -> tuple[Edit, ...]:
     return tuple(Edit(entry["in"], entry["new"], entry.get("old", "")) for entry in entries)
 
 
+@lru_cache(maxsize=32)  # the files of one lab, and of its edits so far
+def _tree(text: str) -> ast.Module:
+    return parsed(text)
+
+
 def _node(text: str, place: str) -> ast.stmt | None:
-    node: ast.AST | None = parsed(text)
+    node: ast.AST | None = _tree(text)
     for name in place.split("."):
         node = find(node, name) if node is not None else None
     return node if isinstance(node, ast.stmt) else None

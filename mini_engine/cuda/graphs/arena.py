@@ -63,8 +63,6 @@ class Segment:
 
 @dataclass(eq=False)
 class Block:
-    """Bytes [offset, offset + nbytes) of a segment, handed out or free."""
-
     segment: Segment
     offset: int
     nbytes: int

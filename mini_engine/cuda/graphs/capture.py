@@ -32,13 +32,9 @@ class GraphRunner:
     """One graph for each rung, of the whole of `forward`."""
 
     def __init__(
-        self,
-        backend: GraphBackend,
-        forward: Forward,
-        rungs: Sequence[int],
-        pool: PoolHandle,
+        self, backend: GraphBackend, forward: Forward, rungs: Sequence[int], pool: PoolHandle,
         stream: Stream | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`forward(rung)` reads static inputs, which hold zeros during the warm-up. Ladders of one
         pool share a `stream`, too: PyTorch's allocator gives a block out again only on its stream.
         """
@@ -128,13 +124,9 @@ class PiecewiseGraphRunner(GraphRunner):
     """Graphs between the attentions. `forward(rung, attention)` gets the attention from here."""
 
     def __init__(
-        self,
-        backend: GraphBackend,
-        forward: Callable[[int, Attention], Tensor],
-        rungs: Sequence[int],
-        pool: PoolHandle,
-        stream: Stream | None = None,
-    ) -> None:
+        self, backend: GraphBackend, forward: Callable[[int, Attention], Tensor],
+        rungs: Sequence[int], pool: PoolHandle, stream: Stream | None = None,
+    ) -> None:  # fmt: skip
         live = LiveAttention(self)
         super().__init__(backend, lambda rung: forward(rung, live), rungs, pool, stream)
         self.attend: Attend | None = None  # of the batch that is running

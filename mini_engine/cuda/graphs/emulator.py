@@ -82,8 +82,6 @@ observers: list[Observer] = []
 
 
 class Stream:
-    """An order of work."""
-
     def wait_stream(self, stream: Stream) -> None:
         """While capturing: takes this stream into the capture, or joins `stream` back to it."""
         if here.capture:
@@ -178,8 +176,7 @@ OUTSIDE = Stream()  # of an event that no capture recorded: never part of one
 here = _Here()
 
 
-def current_stream() -> Stream:
-    """The stream that this thread gives its work to."""
+def current_stream() -> Stream:  # that this thread gives its work to
     return here.stream
 
 
@@ -197,7 +194,6 @@ def synchronize() -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """Does the current stream's work go into a graph?"""
     return here.captures(here.stream)
 
 

@@ -43,7 +43,7 @@ NOT_PINNED = (
 
 
 class CaptureError(RuntimeError):
-    """Something that a capturing stream does not permit, or a graph that cannot be replayed."""
+    """What a capturing stream does not permit, or a graph that cannot be replayed."""
 
 
 def not_permitted(what: str) -> CaptureError:
@@ -58,10 +58,8 @@ class HostTensor(Tensor):
 
 
 class Tape:
-    """Recorded calls, in order. `ops` are their names."""
-
     def __init__(self) -> None:
-        self.ops: list[str] = []
+        self.ops: list[str] = []  # the names of the calls
         self.calls: list[Callable[[], object]] = []
 
     def replay(self) -> None:
@@ -75,13 +73,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Takes the ops of this thread while `listening()`; lets them run while not."""
 
     def __init__(
-        self,
-        tape: Tape,
-        pool: GraphPool,
-        listening: Callable[[], bool],
-        current_stream: Callable[[], Hashable],
-        mode: str,
-    ) -> None:
+        self, tape: Tape, pool: GraphPool, listening: Callable[[], bool],
+        current_stream: Callable[[], Hashable], mode: str,
+    ) -> None:  # fmt: skip
         """mode: the capture's `capture_error_mode`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.pool, self.listening = tape, pool, listening
@@ -96,12 +90,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return not_permitted(what)
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         kwargs = kwargs or {}
         if not self.listening():
             return func(*args, **kwargs)
@@ -144,7 +135,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.Tag.dynamic_output_shape in func.tags
 
     def _record(self, func: OpOverload, args: tuple, kwargs: dict) -> Any:
-        """Put it on the tape; what it returns is not computed."""
         if _only_looks(func):
             return func(*args, **kwargs)
         try:
@@ -173,12 +163,9 @@ class HostReadGuard(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         of_the_host = any(issubclass(kind, HostTensor) for kind in types)
         if func in HOST_READS and self.recorder.listening() and not of_the_host:
             name = getattr(func, "__name__", str(func))

@@ -1,4 +1,4 @@
-"""Does what a kernel will write have room? What it reads, the model makes from its config."""
+"""Does what a kernel will write have room?"""
 
 from __future__ import annotations
 

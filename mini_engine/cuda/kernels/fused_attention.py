@@ -88,7 +88,7 @@ def turned_heads(at, live, by, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexp
 
 @triton.jit
 def attend_past(query, tile, past, scale, m, l, acc):
-    """Take in a tile of past keys. query: both halves; tile: (left, right, values)."""
+    """query: both halves; tile: (left, right, values)."""
     scores = tl.dot(query[0], tl.trans(tile[0]), input_precision="ieee")
     scores = tl.dot(query[1], tl.trans(tile[1]), scores, input_precision="ieee") * scale
     return online_softmax(scores, past[None, :], tile[2], m, l, acc)
@@ -193,7 +193,7 @@ def fused_attention_kernel(
     SPLITS: tl.constexpr, PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
     QK_NORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (request, KV head, split). What the constants are: `attention_options`."""
+    """Program (request, KV head, split)."""
     # The next kernel (O) may take free slots at once: its weights stand above its own wait.
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -282,13 +282,10 @@ def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | b
     has blocks for. CURRENT_ROWS: of the current token's program."""
     return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
-        "CURRENT_ROWS": max(triton.next_power_of_2(heads.group_size), WARPS),
-        "SPLITS": splits,
-        "PADDED_SPLITS": triton.next_power_of_2(splits),
-        "TILE": TILE,
-        "ONE_TILE": (splits - 1) * TILE >= room - 1,
-        "num_warps": WARPS,
-    }
+        "CURRENT_ROWS": max(triton.next_power_of_2(heads.group_size), WARPS), "SPLITS": splits,
+        "PADDED_SPLITS": triton.next_power_of_2(splits), "TILE": TILE,
+        "ONE_TILE": (splits - 1) * TILE >= room - 1, "num_warps": WARPS,
+    }  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:

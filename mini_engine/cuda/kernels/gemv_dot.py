@@ -3,7 +3,7 @@
     out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
     out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
-In, out: as gemv.py, whose plans and rules about the wait hold here too. gemv.py's kernels widen and
+In, out: as gemv.py, whose plans and rules about the wait hold here too. Its kernels widen and
 multiply every weight in a register, after the wait: 210 to 490 instructions a warp. A tensor core
 takes bf16 as it was loaded, and 100 to 260 are left.
 

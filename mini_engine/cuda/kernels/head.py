@@ -6,10 +6,10 @@ In:  x (M, K) with M up to 4, norm_weight (K,), weight (V, K), which may be the 
 Out: partials for pick.py, (M, `num_programs(V, K)`): values float32 and indices int32; and
      logits (M, V), in float32, as bf16 would often tie.
 
-Bytes: the weight, read once; it is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB).
-A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
-paid once for all of them. Tensor cores multiply, as in gemv_dot.py; other types than bf16, and
-widths too short for them, are PyTorch's.
+The weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB). A program takes TILES
+tiles of rows, spread over the vocabulary, so that the norm and the exit are paid once for all of
+them. Tensor cores multiply, as in gemv_dot.py; other types than bf16, and widths too short for
+them, are PyTorch's.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))

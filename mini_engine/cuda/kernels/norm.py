@@ -5,8 +5,7 @@
 
 In:  x, residual (T, H), weight (H,). Out: out (T, H), in the dtype of x; computed in float32.
 
-Bytes: x in and out out, with the addition also the residual in and out; the weight once. A norm
-costs its trips to memory and its launch: the three passes of `add_rms_norm_naive` move 6 T·H
+A norm costs its trips to memory and its launch: the three passes of `add_rms_norm_naive` move 6 T·H
 elements or more, one fused pass 4 T·H, because a program keeps a whole row in registers.
 """
 
@@ -111,8 +110,7 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm_naive(
     out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float
 ) -> None:
-    """Three passes. As three kernels they would read x and three times residual, and write residual
-    and out: 6 T·H elements. As PyTorch ops they are more kernels still."""
+    """Three passes. As PyTorch ops they are more kernels than three."""
     residual.add_(x)  # pass 1
     mean_square = residual.float().square().mean(dim=-1, keepdim=True)  # pass 2
     out.copy_(residual.float() * torch.rsqrt(mean_square + eps) * weight.float())  # pass 3

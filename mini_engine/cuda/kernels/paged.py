@@ -9,6 +9,7 @@ under its own maximum and not divided by anything (Milakov & Gimelshein 2018, ar
     acc  the sum of exp(score - m) · value (D,)   in sums
 """
 
+# ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -48,12 +49,8 @@ class Heads:
     @property
     def constants(self) -> dict[str, int]:
         """What the attention kernels are compiled for."""
-        return {
-            "KV_HEADS": self.num_kv_heads,
-            "GROUP": self.group_size,
-            "HEAD_DIM": self.head_dim,
-            "BLOCK_SIZE": self.block_size,
-        }
+        return {"KV_HEADS": self.num_kv_heads, "GROUP": self.group_size,
+                "HEAD_DIM": self.head_dim, "BLOCK_SIZE": self.block_size}  # fmt: skip
 
     @classmethod
     def of(cls, q: Tensor, k_cache: Tensor) -> Heads:
@@ -177,7 +174,9 @@ def combine_if_last(
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")
     if arrived == SPLITS - 1:
         at = tl.arange(0, HEAD_DIM)
-        for i in range(GROUP):
-            row = combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED)
-            tl.store(out + (head + i) * HEAD_DIM + at, row.to(out.dtype.element_ty))
+        rows = ()  # no store stands between two heads: their loads may leave together
+        for i in tl.static_range(GROUP):
+            rows = rows + (combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED),)
+        for i in tl.static_range(GROUP):
+            tl.store(out + (head + i) * HEAD_DIM + at, rows[i].to(out.dtype.element_ty))
         tl.store(counter, 0)

@@ -4,9 +4,8 @@
     pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
 In:  the partials that head.py leaves: the best score (float32) of each of P programs, and its index
-     in the vocabulary (int32): every program of the head must finish before the best is known.
-Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
-     metadata stay on the device, k decode steps fit in one graph.
+     in the vocabulary (int32). Out: tokens (M,) int32 or int64; of equal scores, the lowest index
+     wins. Tokens and metadata stay on the device, so k decode steps fit in one graph.
 """
 
 from __future__ import annotations
@@ -90,10 +89,8 @@ def pick_and_advance(
     slot_mapping: Tensor, values: Tensor, indices: Tensor, block_table: Tensor, block_size: int,
     end: int, pdl: bool = False,
 ) -> None:  # fmt: skip
-    """`pick_tokens`, and each row moves on by its new token: it is its next input, its position
-    becomes the old context length, the context grows by one, and the slot is looked up in
-    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and so does a row that
-    has reached `end`. input_ids, positions, context_lens and slot_mapping: (M,) int32."""
+    """`pick_tokens`, and each row moves on as `Model.advance` says: input_ids, positions,
+    context_lens and slot_mapping (M,) int32, the slot by block_table (M, max_blocks)."""
     check_shape("tokens", tokens, (len(values),))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))

@@ -7,10 +7,10 @@ In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; qu
      context, these tokens included; block_table, caches as in attention.py.
 Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
-A program walks over the keys in tiles with a running softmax, so that no score reaches memory (Dao
-et al. 2022, arXiv 2205.14135, and 2023, arXiv 2307.08691). It owns 128 **rows** of one request and
-one KV head: a row is one query head of one token, and the heads that share the KV head stand side
-by side. So a chunk of a few tokens reads its keys once and not once a query head.
+A program walks over the keys in tiles with a running softmax (Dao et al. 2022, arXiv 2205.14135,
+and 2023, arXiv 2307.08691). It owns 128 **rows** of one request and one KV head: a row is one query
+head of one token, and the heads that share the KV head stand side by side. So a chunk of a few
+tokens reads its keys once and not once a query head.
 
 Tiles of keys that every row sees need no mask and come first; only those on the diagonal have one,
 and the walk stops there. The longest walks start first, so that no wave waits for them at its end.
@@ -52,7 +52,7 @@ def prefill_kernel(
     request = tl.sum((tl.cumsum(tiles, axis=0) <= tile).to(tl.int32), axis=0)
     if request >= num_reqs:
         return  # the grid has room for the worst way to share out the tokens
-    # Its own tiles in turn, the last first: the longest walks start first.
+    # Its own tiles, the last first.
     first_token = tl.sum(tl.where(every < request, lens, 0), axis=0).to(tl.int64)
     from_last = tile - tl.sum(tl.where(every < request, tiles, 0), axis=0)
     query_len = tl.load(query_lens + request, cache_modifier=".cg")

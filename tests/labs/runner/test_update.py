@@ -66,7 +66,7 @@ def test_an_answer_with_helpers_of_its_own_survives_and_passes(say: Say, number:
     assert not list((workspace.home() / lab.name).glob("old_*.py"))
 
 
-@pytest.mark.parametrize("number", ["7", "9b"])
+@pytest.mark.parametrize("number", [pytest.param("7", marks=pytest.mark.slow), "9b"])
 def test_a_half_solved_lab_keeps_its_half_and_names_the_rest(say: Say, number: str) -> None:
     lab = lab_number(number)
     undone = lab.holes[1::2]

@@ -63,9 +63,9 @@ def test_a_loop_of_forks_makes_as_many_processes_and_not_two_to_that_power(tmp_p
 
 
 def test_an_endless_loop_is_named_with_its_test_its_line_and_what_it_holds(tmp_path: Path) -> None:
-    quick = replace(LAB, test_s=2)
+    quick = replace(LAB, test_s=1)
     report = checked(tmp_path, "n = 0", "while True:", "    n += 1", lab=quick)
-    assert report.stopped.startswith(f"stopped after 2 s {TEST}")
+    assert report.stopped.startswith(f"stopped after 1 s {TEST}")
     assert report.where in {f"{tmp_path}/launch_model.py:{BEGINS + 2 + i}" for i in (0, 1)}
     assert "kernels=300" in report.inputs
     slow = {lab.number for lab in all_labs() if lab.test_s > 12}
@@ -131,9 +131,6 @@ def test_a_server_without_the_compiler_never_imports_it() -> None:
         "    def __torch_dispatch__(self, op, types, args=(), kwargs=None): return op(*args)\n"
         "with Seen(): print(float(torch.ones(2).sum()), 'torch._dynamo' in sys.modules)\n"
     )
-    found = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
-                       env=os.environ | without).stdout.split()
-        for without in ({"LABS_NO_COMPILER": "1"}, {})
-    ]  # fmt: skip
-    assert found == [["2.0", "False"], ["2.0", "True"]]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT,
+                          env=os.environ | {"LABS_NO_COMPILER": "1"})  # fmt: skip
+    assert done.stdout.split() == ["2.0", "False"]

@@ -57,7 +57,7 @@ MISTAKES = [  # lab, what stands there, what somebody typed
 @pytest.mark.parametrize(
     ("number", "before", "after"),
     [
-        pytest.param(*mistake, marks=[] if place == 0 else [pytest.mark.slow])
+        pytest.param(*mistake, marks=[] if place == 2 else [pytest.mark.slow])
         for place, mistake in enumerate(MISTAKES)
     ],
 )
@@ -108,8 +108,6 @@ def test_a_search_that_ran_out_of_time_says_so_and_names_nothing() -> None:
     assert 0 < report.cpu_s <= report.seconds
     assert not any(diagnose(lab, texts, report, context=context(), time_s=1e-6).values())
     assert report.unsought
-    assert any(diagnose(lab, texts, report, context=context(), time_s=60).values())
-    assert not report.unsought
 
 
 def test_each_of_two_mistakes_is_judged_by_itself() -> None:
@@ -119,6 +117,7 @@ def test_each_of_two_mistakes_is_judged_by_itself() -> None:
     assert causes.pop("test_utilisation_counts_kernels_and_nothing_else") == ()
     assert causes.pop("test_utilisation_is_not_rounded_however_small_it_is") == ()
     assert set(causes.values()) == {("graph-is-free",)}
+    assert not report.unsought, "there was time enough"
 
 
 @pytest.mark.slow
