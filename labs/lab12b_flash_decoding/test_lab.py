@@ -617,7 +617,7 @@ def test_in_whatever_order_the_programs_run_the_result_has_the_same_bits() -> No
     b = batch([70, 2], Heads(4, 2, 16, 5))
     in_order = decode(b, 3)
     assert_close(in_order, exact(b), "out")
-    for seed in range(6):
+    for seed in range(3):
         with shuffled(seed):
             out = decode(b, 3)
         assert_same(out, in_order, f"out, order of programs number {seed},")

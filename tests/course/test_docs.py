@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops, step_parts
 from mini_engine.step.run import MODES, step_time
 from mini_engine.step.storage import stored_as
-from tests.support.documents import LINK, ROOT, anchors, fences, prose, run, run_command
+from tests.support.documents import LINK, ROOT, anchors, fences, prose, run_command
 
 DOCUMENTS = [
     ROOT / name
@@ -64,7 +63,7 @@ def test_the_python_of_the_readme_prints_what_it_shows(capsys: pytest.CaptureFix
 
 
 def test_the_table_of_the_readme_is_what_the_demo_finds(tmp_path: Path) -> None:
-    done = run([sys.executable, "-m", "mini_engine", "demo", "--json"], tmp_path)
+    done = run_command("python -m mini_engine demo --json", tmp_path)
     assert done.returncode == 0, done.stderr
     found = {row["mode"]: row for row in json.loads(done.stdout)["predictions"]}
     named = {
@@ -89,7 +88,7 @@ def test_the_table_of_the_readme_is_what_the_demo_finds(tmp_path: Path) -> None:
 
 
 def test_the_readme_says_how_far_the_predictions_are_off(tmp_path: Path) -> None:
-    done = run([sys.executable, "-m", "mini_engine", "validate", "--json"], tmp_path)
+    done = run_command("python -m mini_engine validate --json", tmp_path)
     assert done.returncode == 0, done.stderr
     found, text = json.loads(done.stdout), " ".join((ROOT / "README.md").read_text().split())
     one = found["summary"]
