@@ -1,9 +1,4 @@
-"""The engine that the course teaches and the labs cut holes into.
-
-`Server` predicts steps, ladders and traces in a few lines of Python (`server.py`).
-"""
-
-from __future__ import annotations
+"""The engine that the course teaches and the labs cut holes into. `Server` predicts in Python."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +11,7 @@ __all__ = ["Itl", "Server", "__version__"]
 
 def __getattr__(name: str) -> Any:
     """What the package offers is imported when it is asked for, so that commands start fast."""
-    if name not in ("Itl", "Server"):
+    if name not in __all__:
         raise AttributeError(f"module 'mini_engine' has no attribute {name!r}")
     from mini_engine import server
 

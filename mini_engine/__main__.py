@@ -2,15 +2,7 @@
 
 import sys
 
-from mini_engine.cli.ending import guarded
-
-
-def main() -> int:
-    """Returns the exit code."""
-    from mini_engine import cli
-
-    return cli.main()
-
+from mini_engine.cli import main
 
 if __name__ == "__main__":
-    sys.exit(guarded("mini_engine", main))
+    sys.exit(main())

@@ -2,15 +2,13 @@
 
 typed(Card, read_object(path), str(path))      # a dataclass; an error names file and field
 write_whole(path, text)                        # the whole file or the old one, never a half
-did_you_mean("h20", ["h100", "h200"])          # "; did you mean h200?"
 """
-
-from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,17 +18,13 @@ T = TypeVar("T")
 LARGEST = 1e300  # of a number: NaN and Infinity, which Python reads, are none
 
 
-# ---------------------------------------------------------------- JSON
-
-
 def read_json(path: Path) -> object:
-    """Parse a UTF-8 file. Raises ValueError, naming the file, if it is not JSON or not UTF-8, and
-    OSError if it cannot be opened."""
+    """Parse a UTF-8 file. Raises ValueError, naming the file, for other bytes, and OSError."""
     return parse_json(path.read_bytes(), str(path))
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """The same for a file that holds one object, {...}."""
+    """The same for a file that holds one object."""
     parsed = read_json(path)
     if not isinstance(parsed, dict):
         raise ValueError(f"{path}: expected a JSON object {{...}}, found {type(parsed).__name__}")
@@ -45,14 +39,10 @@ def parse_json(content: str | bytes, where: str) -> object:
         raise ValueError(f"{where}: not JSON: {error}") from None
 
 
-# ---------------------------------------------------------------- JSON as dataclasses
-
-
 def typed(kind: type[T], data: object, where: str, *, more: bool = False) -> T:
-    """The dataclass `kind` from a JSON object, checked field by field. A null counts as a field
-    that is not there, and such a field needs a default. `more`: fields that `kind` does not have
-    are passed over. Raises ValueError "WHERE: FIELD is VALUE, expected TYPE", and with `where` in
-    front what the dataclass itself raises about its values."""
+    """The dataclass `kind` from a JSON object, checked field by field; null is a field that is not
+    there. `more`: fields that `kind` does not have are passed over. Raises ValueError "WHERE: FIELD
+    is VALUE, expected TYPE", and with `where` in front what the dataclass itself raises."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} is {in_short(data)}, expected an object {{...}}")
     hints, given = _hints(kind), {}
@@ -96,8 +86,8 @@ _NAMES = {int: "a whole number", float: "a number", str: "words", bool: "true or
 
 
 def _fits(wanted: Any, value: object) -> bool:
-    """Whether a JSON value is of this type, what stands inside of it aside."""
-    origin = get_origin(wanted) or wanted
+    """Whether a JSON value is of this type, whatever stands inside of it."""
+    origin = get_origin(wanted)
     if origin in _LISTS:
         return isinstance(value, list)
     if origin in _OBJECTS or is_dataclass(wanted):
@@ -111,45 +101,36 @@ def _fits(wanted: Any, value: object) -> bool:
 
 def _name(wanted: Any) -> str:
     """A type in words, for an error."""
-    origin, inner = get_origin(wanted) or wanted, get_args(wanted)
+    origin, inner = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
         return " or ".join(_name(one) for one in inner if one is not NoneType)
     if origin is Literal:
         return " or ".join(map(repr, inner))
-    if origin in _LISTS:
-        return "a list [...]"
-    return "an object {...}" if origin in _OBJECTS or is_dataclass(wanted) else _NAMES[wanted]
+    return "a list [...]" if origin in _LISTS else _NAMES.get(wanted, "an object {...}")
 
 
 def in_short(value: object) -> str:
-    """A value out of a file, for an error: its repr, and of a long one the beginning."""
+    """A value out of a file, for an error."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest, whatever its case, as the end of an error's line; "" where
-    none is near."""
-    from difflib import get_close_matches
-
+    """The end of an error's line: "; did you mean h200?", and "" where no known word is near."""
     by_lower = {one.lower(): one for one in known}
     near = get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
-# ---------------------------------------------------------------- writing
-
-
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file beside the path, then put it in its place: an interrupt or a full disk leaves
-    the old one. Makes folders; /dev/stdout or a pipe is written to as it is. Raises OSError with
-    the path in it."""
+    the old one. Makes folders. Raises OSError with the path in it."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a link stays a link
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
     try:
-        if target.exists() and not target.is_file():
+        if target.exists() and not target.is_file():  # a device, or a pipe
             target.write_bytes(data)
         else:
             beside.write_bytes(data)
@@ -161,9 +142,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
-    """The path, if a file can be written there and its name ends in one of `endings` (any, where
-    there are none): asked before the work whose result goes there. Raises ValueError, and makes
-    nothing."""
+    """The path, if a file can be written there, and its name ends in one of `endings` if there are
+    any: asked before the work whose result goes there. Raises ValueError, and makes nothing."""
     if endings and path.suffix.lower() not in endings:
         raise ValueError(f"{path}: expected a name that ends in {' or '.join(endings)}")
     if path.is_dir():
@@ -174,8 +154,7 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
 
 
 def check_folder(path: Path) -> Path:
-    """The path, if it is a folder that files can be written into, or if one can be made there.
-    Raises ValueError, and makes nothing."""
+    """The same for a folder that files can be written into, or that can be made."""
     near = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not near.is_dir() or not os.access(near, os.W_OK):
         raise ValueError(f"{path}: {near} is no folder that can be written into")

@@ -11,8 +11,6 @@
 Nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,9 +57,8 @@ class Server:
         max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
-        config. `tp`: cards that compute each step together; bytes are those of one. `quant`,
-        `kv_dtype`: how weights and cache are stored, as the checkpoint is by default. Limits are
-        vLLM's on this card by default."""
+        config. `tp`: cards that compute each step together; bytes are those of one. Weights and
+        cache are stored as the checkpoint is, and limits are vLLM's on this card, by default."""
         whole = model if isinstance(model, ModelConfig) else shape_of(str(model))
         self.config = whole if tp == 1 else whole.shard(tp)
         self.spec = load_spec(card, host, engine)
@@ -90,12 +87,11 @@ class Server:
         """A measured step (or, without `itl_ms`, the predicted eager one) taken apart. Raises
         ValueError where so many requests do not fit the card."""
         check_batch(self.costs, batch, context)
-        itl_us = None if itl_ms is None else itl_ms * 1e3
-        return explain(self.costs, batch, context, itl_us, mode)
+        return explain(self.costs, batch, context, itl_ms and itl_ms * 1e3, mode)
 
     def ladder(self, histogram: Mapping[int, int], rungs: int = 8) -> list[int]:
-        """The capture sizes, at most so many, that lose least time on these steps. `histogram`:
-        rows in a batch -> number of decode steps that had so many."""
+        """The capture sizes that lose least time on these steps. `histogram`: rows in a batch ->
+        number of decode steps."""
         shapes = {n: StepShape.decode(n, 1024) for n in range(1, max(histogram, default=0) + 1)}
         us = {n: self.costs.itl_us("full", shape) for n, shape in shapes.items()}
         return [*optimal_ladder(histogram, rungs, cost=us.__getitem__)]
@@ -112,9 +108,8 @@ class Server:
     def sized(
         self, mode: str, capture_sizes: Sequence[int] | None = None, **more: Any
     ) -> SizedServer:
-        """Its scheduler's limits, with all memory that nothing else takes as KV blocks, its
-        dispatcher and what its graphs cost. `more`: kv_blocks, prefix_caching, preemption, as
-        `size_server` has them. Raises ValueError where no block is left."""
+        """Its scheduler's limits, its dispatcher and what its graphs cost. `more`: kv_blocks,
+        prefix_caching, preemption (`size_server`). Raises ValueError where no block is left."""
         return size_server(
             self.config, self.spec, mode, self.capture_sizes(mode, capture_sizes),
             stored=self.stored, max_num_seqs=self.max_num_seqs,
@@ -123,6 +118,5 @@ class Server:
 
     def capture_sizes(self, mode: str, asked: Sequence[int] | None = None) -> list[int]:
         """vLLM's, or those that were `asked` for and that a step reaches."""
-        return default_capture_sizes(
-            self.max_num_seqs, self.max_num_batched_tokens, capture_sizes=asked, mode=mode
-        )
+        limits = self.max_num_seqs, self.max_num_batched_tokens
+        return default_capture_sizes(*limits, capture_sizes=asked, mode=mode)

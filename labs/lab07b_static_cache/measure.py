@@ -29,8 +29,7 @@ from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
 from mini_engine.bench.variants import OURS, PLAIN, FusedGraph, no_kernels
-from mini_engine.cli.options import dtype_of
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, measured_dtype, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.weights import Weights, random_weights
@@ -65,7 +64,7 @@ def main(words: Sequence[str]) -> int:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
     else:
         backend = graphs_for("cuda")
-        dtype = dtype_of(backend)  # a GPU without bf16 (a T4) runs what is plain, in fp16
+        dtype = measured_dtype(backend)  # a GPU without bf16 (a T4) runs what is plain, in fp16
         weights = random_weights(config, backend.device, dtype, seed=0)
         for batch in BATCHES:
             timed |= measured(backend, weights, contexts_of(batch, T_MAX), T_MAX)

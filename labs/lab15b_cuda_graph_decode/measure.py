@@ -27,8 +27,7 @@ from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
 from mini_engine.bench.variants import OURS, PLAIN, FusedGraph, OursEager, OursGraph, no_kernels
-from mini_engine.cli.options import dtype_of
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, measured_dtype, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
@@ -95,7 +94,7 @@ def main(words: Sequence[str]) -> int:
         gpu = torch.cuda.get_device_name()
         console.print(f"{gpu}; predicted for {on}: {what}")
         backend = graphs_for("cuda")  # a GPU without bf16 (a T4) runs the plain ways, in fp16
-        timed, same = measured(backend, config, dtype_of(backend))
+        timed, same = measured(backend, config, measured_dtype(backend))
         console.print(table_of(predicted, timed, same))
         found, who = timed[ONE_GRAPH].median / 1e3, "measured"
         if args.predict is not None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 
@@ -29,8 +30,9 @@ from mini_engine.bench.intervals import median_interval, paired_ratio
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager
-from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.weights import Weights
+from mini_engine.cuda.graphs.backend import GraphBackend, measured_dtype
+from mini_engine.cuda.weights import Weights, load_weights, no_room, random_weights
+from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import Mode, step_time, with_pdl
@@ -47,6 +49,31 @@ class Bench:
     rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
     gate_steps: int = gate.STEPS[1]  # at most so many are compared with float32 on each path
+
+    def missing(
+        self, configs: Mapping[str, ModelConfig], places: Sequence[tuple[int, int]],
+        names: Sequence[str], have: Mapping[tuple[Point, str], Row],
+    ) -> Iterator[Row]:  # fmt: skip
+        """The rows of these variants that nobody has yet. `configs`: by a shape's name, or by the
+        folder of a checkpoint. `places`: batch and context."""
+        backend, dtype = self.backend, measured_dtype(self.backend)
+        for word, config in configs.items():
+            points = [Point(config.name, *place) for place in places]
+            missing = {p: [name for name in names if (p, name) not in have] for p in points}
+            if not any(missing.values()):
+                continue
+            if reason := no_room(config, backend, "bf16", "fp32"):
+                yield from (Row(*p, name, NOT_RUN, reason) for p in points for name in missing[p])
+                continue
+            if word not in (*SHAPES, "tiny") and Path(word).is_dir():
+                ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
+                weights = load_weights(config, word, backend.device, dtype)
+            else:
+                weights = random_weights(config, backend.device, dtype, seed=0)
+            for point in points:
+                if missing[point]:
+                    yield from self.rows(weights, point, missing[point])
+            del weights  # before the next shape's are made
 
     @torch.no_grad()
     def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:

@@ -7,9 +7,12 @@ source. No torch. The floor of a kernel belongs to an engine: it stands in the m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from mini_engine.bench.evidence import Measurement, new_measurement
 from mini_engine.step.cards import FIGURES, Sheet, load_sheet, names
 
 # A figure of a card or a host: the measured one, which number of it, times what, and how.
@@ -132,3 +135,14 @@ def base_name(gpu: str) -> str | None:
     plain = found[0].replace(" ", "") if found else ""
     named = (card for card, start in begins.items() if start and re.match(rf"{start}\b", name))
     return next(named, plain if begins.get(plain) == "" else None)
+
+
+def begun(kind: str, device: str, typed: Sequence[str]) -> tuple[Measurement, str | None, Path]:
+    """A measurement without figures; the shipped card of this GPU, if any; where the measurement is
+    written by default: what is no evidence stays out of the course."""
+    again = shlex.join(["python", "-m", "mini_engine", *typed])
+    measurement = new_measurement(kind, device, again, {})
+    if measurement.emulated:
+        return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
+    card = base_name(measurement.gpu)
+    return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"

@@ -97,10 +97,10 @@ def stages_for(device: str) -> list[Stage]:
 
 def run(
     folder: Path, stages: Sequence[Stage], machine: dict[str, str], seconds: float,
-    begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Outcome]:  # fmt: skip
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
-    `begins` is told of a stage and its seconds. Raises ValueError for a folder of another machine,
+    `tell` is given a line as a stage begins. Raises ValueError for a folder of another machine,
     KeyboardInterrupt after Ctrl-C or SIGTERM."""
     before = read_outcomes(folder, machine)
     outcomes = {s.name: Outcome(s.name, WAITING) for s in stages} | before
@@ -113,7 +113,7 @@ def run(
         left = min(stage.deadline_s, ends - time.monotonic())
         if outcomes[stage.name].status == DONE or left < LEAST_SECONDS:
             continue
-        begins(stage, left)
+        tell(f"{stage.name}: {stage.teaches} (at most {left:.0f} s)")
         began, status, note = time.monotonic(), CUT, "interrupted"
         try:
             status, note = _run_stage(folder, stage, left)

@@ -4,15 +4,12 @@ A command is a module of this package, imported only when it is asked for. Its d
 help, and it has:
 
     SHARED, OPTIONS, DEFAULTS    its options (cli/options.py), and what differs in shared ones
-    run(args, console) -> dict   does the work and returns what was found
+    run(args, console) -> dict   does the work, tells standard error, and returns what was found
     show(r, console)             prints it for people; `--json` prints all fields of it
 
-`r` has the options as attributes, and beside them what `run` returned; names of times end with
-`_us`, of memory with `_bytes`. `console` writes to standard error in `run` and to standard output
-in `show`. What is slow to import (matplotlib, torch) is imported in `run`.
+`r` has the options and what `run` returned as attributes; times end with `_us`, memory with
+`_bytes`. What is slow to import (matplotlib, torch) is imported in `run`.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
@@ -24,9 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from mini_engine import __version__
-from mini_engine.cli.ending import CheckFailed, guarded
-
-__all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
+from mini_engine.cli.ending import CheckFailed as CheckFailed
+from mini_engine.cli.ending import guarded
 
 # Each command: what it teaches, the next command, the chapter behind it.
 COMMANDS = {
@@ -50,12 +46,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = f"mini_engine {_asked(words)}".strip()
+    name = " ".join(["mini_engine", *[word for word in words if word in COMMANDS][:1]])
     return guarded(name, lambda: _run(words), as_json="--json" in words)
-
-
-def _asked(words: Sequence[str]) -> str:
-    return next((word for word in words if word in COMMANDS), "")
 
 
 def _run(words: list[str]) -> int:
@@ -82,7 +74,7 @@ def as_json(found: Any) -> Any:
 
 
 def build_parser(words: Sequence[str]) -> ArgumentParser:
-    """The parser. Only the command that is asked for is imported, to start fast."""
+    """Only the command that is asked for is imported, to start fast."""
     from mini_engine.cli import options
     from mini_engine.cli.terminal import Parser
 
@@ -96,7 +88,7 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
     for name, (teaches, following, chapter) in COMMANDS.items():
         sub = commands.add_parser(name, help=teaches, formatter_class=RawDescriptionHelpFormatter)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        if name == _asked(words):
+        if name in words:
             command = load(name)
             sub.description = command.__doc__
             sub.epilog = f"Next: python -m mini_engine {following}\nRead: chapter {chapter}"
@@ -106,5 +98,4 @@ def build_parser(words: Sequence[str]) -> ArgumentParser:
 
 
 def load(name: str) -> ModuleType:
-    """The module of a command."""
     return importlib.import_module(f"mini_engine.cli.{name}")

@@ -4,13 +4,11 @@
   python -m mini_engine bench --resume              # what an interrupted run has not measured
   python -m mini_engine bench --plot FILE.json      # table and picture again, nothing measured
 
-The variants (--arms): transformers eager, and with StaticCache and torch.compile; our plain model
-eager, as one graph, eight steps in one graph (k8), with torch.compile; our Triton kernels in one
-graph, nine or five a layer, with programmatic dependent launch (pdl). A variant passes a gate
-before it is timed: its logits may be no worse than plain bf16's. Then it takes turns with the
-anchor, always the same variant; only dependent decode steps are timed. The null variant is the
-anchor against itself, and shows the noise. "(no graph)" stands where torch.compile left a graph
-out.
+The variants (--arms) are of transformers, of our plain model, and of our Triton kernels, eager and
+in graphs: k8 has eight steps in one graph, pdl programmatic dependent launch. A variant passes a
+gate before it is timed: its logits may be no worse than plain bf16's. Then it takes turns with the
+anchor, always the same variant. The null variant is the anchor against itself, and shows the noise.
+"(no graph)": torch.compile left a graph out.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Predictions are best
 with --spec and --host that `calibrate` wrote. Without a GPU, a tiny model runs on the CPU emulator,
@@ -18,25 +16,21 @@ which is no evidence. Without .git, LAUNCH_BOUND_COMMIT names the commit.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
+from mini_engine.bench import evidence
 from mini_engine.bench.bars import judged
-from mini_engine.bench.evidence import (
-    Measurement,
-    check_same_machine,
-    read_measurement,
-    write_measurement,
-)
-from mini_engine.bench.others import NAMES
+from mini_engine.bench.evidence import read_measurement
+from mini_engine.bench.others import NAMES, compare, job_for
 from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
+from mini_engine.bench.spec_fit import begun
 from mini_engine.cli import CheckFailed, options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
-from mini_engine.model.config import SHAPES, ModelConfig, tiny_shape
+from mini_engine.model.config import tiny_shape
+from mini_engine.model.hub import shape_of
 from mini_engine.step.cards import load_sheet, load_spec
 
 HEADS = ("<variant", "<ITL µs (95%)", "<× anchor", "<GB/s", "<of a copy", "<predicted µs")
@@ -45,14 +39,12 @@ ENGINES: Columns = {
     "<version": lambda one: one["version"] or f"{one['status']}: {one['reason'][:60]}",
     "ITL µs at the caller": "{0[itl][median]:,.1f}", "p99 µs": "{0[p99_us]:,.1f}",
     "× launch-bound": "{0[times_ours]:.2f}", "tokens a piece": "{0[tokens_a_piece]:.2f}",
-    "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}",
-}  # fmt: skip
+    "same tokens": "{0[same_tokens]:.0%}", "start s": "{0[start_s]:.1f}"}  # fmt: skip
 MODELS = ["qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"]
-# What nobody says: shape, batch, context, rounds, steps; emulated, with --quick, and without.
-USUAL: tuple[tuple[Any, ...], ...] = (
-    (["tiny"], [1, 2], [40], 2, 4),
-    (MODELS[:1], [1, 8], [512], 8, 32),
-    (MODELS, [1, 8, 64, 256], [512], 20, 32),
+USUAL: tuple[Found, ...] = (  # where nothing else is given: emulated, with --quick, and without
+    {"shape": ["tiny"], "batch": [1, 2], "context": [40], "rounds": 2, "steps": 4},
+    {"shape": MODELS[:1], "batch": [1, 8], "context": [512], "rounds": 8, "steps": 32},
+    {"shape": MODELS, "batch": [1, 8, 64, 256], "context": [512], "rounds": 20, "steps": 32},
 )
 SHARED = "device"
 AGAINST = f"other engines on a checkpoint folder; without --arms, only they: {', '.join(NAMES[2:])}"
@@ -71,21 +63,21 @@ OPTIONS: options.Rows = {
     "--host HOST": (str, None, "and this host (default: the usual server)"),
     "--resume": (bool, None, "keep what the file has measured"),
     "--plot JSON": (Path, None, "measure nothing: show the table of this file, draw it again"),
-    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU's name)"),
-}
+    "-o --out JSON": (options.json_out, None, "measurements (default: by the GPU)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
     if args.plot:
         return result_of(args.plot, read_measurement(args.plot))
-    backend = options.backend_of(args.device, console)
     from mini_engine.bench.bench import Bench
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.variants import ANCHOR, VARIANTS
+    from mini_engine.cuda.generate import nearest_backend
+    from mini_engine.cuda.graphs.backend import measured_dtype
 
+    backend = nearest_backend(console.print, args.device)
     usual = USUAL[0 if backend.emulated else 1 if args.quick else 2]
-    for name, value in zip(("shape", "batch", "context", "rounds", "steps"), usual, strict=True):
-        setattr(args, name, getattr(args, name) or value)
+    vars(args).update({name: getattr(args, name) or value for name, value in usual.items()})
     args.arms = args.arms or ([] if args.against else list(VARIANTS))
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
@@ -93,91 +85,50 @@ def run(args: Args, console: Screen) -> Found:
         raise ValueError(f"no variant {strange[0]!r}: use some of {', '.join(VARIANTS)}")
     if args.against and (names := [word for word in args.shape if not Path(word).is_dir()]):
         raise ValueError(f"--against loads a checkpoint: give --shape FOLDER, not {names[0]!r}")
-    dtype = str(options.dtype_of(backend)).removeprefix("torch.")
-    shapes = {word: tiny_shape() if word == "tiny" else options.shape_of(word)
-              for word in args.shape}  # fmt: skip
-    configs = {word: replace(shape, dtype=dtype) for word, shape in shapes.items()}
-    measurement, known, path = options.begun("bench", backend, args.typed)
+    dtype, configs = str(measured_dtype(backend)).removeprefix("torch."), {}
+    for word in args.shape:
+        shape = tiny_shape() if word == "tiny" else shape_of(word)
+        configs[word] = replace(shape, dtype=dtype)
+    measurement, known, path = begun("bench", backend.device.type, args.typed)
     out, card = args.out or path, args.spec or known or options.CARD
     own = load_sheet("card", card).words["engine"]  # a card may name the engine of all that runs
     copy = copy_bandwidth(backend, sizes_for(backend))
     bench = Bench(
         backend, lambda engine: load_spec(card, args.host, own or engine), copy["median"],
-        args.rounds, args.steps, args.gate_steps,
-    )  # fmt: skip
+        args.rounds, args.steps, args.gate_steps)  # fmt: skip
     spec = bench.spec_for(VARIANTS[ANCHOR].engine)
-    figures: dict[str, Any] = {
-        "copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
-        "rounds": args.rounds, "steps": args.steps,
-    }  # fmt: skip
-    rows: dict[tuple[Point, str], Row] = {}
+    rows, others = dict[tuple[Point, str], Row](), list[Found]()
     if args.resume and out.exists():
         old = read_measurement(out)
-        check_same_machine(out, old, measurement)
+        evidence.check_same_machine(out, old, measurement)
         rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
-    others: list[dict[str, Any]] = []
 
     def written(told: str) -> None:
-        figures["rows"], figures["others"] = [row.as_json() for row in rows.values()], others
-        write_measurement(out, replace(measurement, figures=figures))
+        figures = {
+            "copy_bandwidth_gb_s": copy, "spec": spec.name, "host": spec.host, "anchor": ANCHOR,
+            "rounds": args.rounds, "steps": args.steps,
+            "rows": [row.as_json() for row in rows.values()], "others": others}  # fmt: skip
+        evidence.write_measurement(out, replace(measurement, figures=figures))
         console.print(told)
 
-    for row in _arms(args, bench, configs, rows):
+    for row in bench.missing(configs, [*product(args.batch, args.context)], args.arms, rows):
         rows[row.point, row.variant] = row
         written(f"{row.point}: {row.variant} {', '.join(_cells(row)[:2])}")
-    for one in _others(args, configs):
-        others.append(asdict(one))
-        us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
-        written(f"{one.engine}: {us}")
+    for (word, config), batch, context in product(configs.items(), args.batch, args.context):
+        folder = str(Path(word).absolute())
+        job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
+        for one in compare(config.name, job, args.against, args.python) if args.against else ():
+            others.append(asdict(one))
+            us = f"{one.itl.median:,.1f} µs between tokens"
+            written(f"{one.engine}: {us if one.status == MEASURED else one.reason}")
     found = read_measurement(out)
     every = [*found.figures["rows"], *found.figures["others"]]
     if all(one["status"] == NOT_RUN for one in every):
-        reason = f"{every[-1]['reason']} ({out} has the reason of each)"
-        raise CheckFailed(f"none of {len(every)} was timed: {reason}")
+        raise CheckFailed(f"none of {len(every)} was timed: {every[-1]['reason']} (more in {out})")
     return result_of(out, found)
 
 
-def _arms(
-    args: Args, bench: Any, configs: dict[str, ModelConfig], rows: dict[Any, Row]
-) -> Iterator[Row]:
-    """The rows that are missing."""
-    from mini_engine.cuda.weights import load_weights, no_room, random_weights
-
-    backend, dtype = bench.backend, options.dtype_of(bench.backend)
-    for word, config in configs.items():
-        points = [Point(config.name, *at) for at in product(args.batch, args.context)]
-        missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
-        if not any(missing.values()):
-            continue
-        if reason := no_room(config, backend, "bf16", "fp32"):
-            for point, names in missing.items():
-                yield from (Row(*point, name, NOT_RUN, reason) for name in names)
-            continue
-        if word not in (*SHAPES, "tiny") and Path(word).is_dir():
-            ModelConfig.from_folder(word)  # refuses what can be predicted and not loaded
-            weights = load_weights(config, word, backend.device, dtype)
-        else:
-            weights = random_weights(config, backend.device, dtype, seed=0)
-        for point, names in missing.items():
-            if names:
-                yield from bench.rows(weights, point, names)
-        del weights  # before the next shape's are made
-
-
-def _others(args: Args, configs: dict[str, ModelConfig]) -> Iterator[Any]:
-    from mini_engine.bench.others import compare, job_for
-
-    points = product(configs.items(), args.batch, args.context) if args.against else ()
-    for (word, config), batch, context in points:
-        folder = str(Path(word).absolute())
-        job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
-        yield from compare(config.name, job, args.against, args.python)
-
-
-# ---------------------------------------------------------------- what is shown
-
-
-def result_of(out: Path, measurement: Measurement) -> Found:
+def result_of(out: Path, measurement: evidence.Measurement) -> Found:
     """What the file says, with its picture drawn beside it."""
     from mini_engine import plots
 
@@ -191,7 +142,7 @@ def result_of(out: Path, measurement: Measurement) -> Found:
     told = str(picture)
     try:
         plots.itl_against_batch(steps, picture, measurement)
-    except ValueError as error:
+    except ValueError as error:  # nothing in it passed the gate
         picture.unlink(missing_ok=True)
         told = f"not drawn: {error}"
     return {"out": out, "emulated": measurement.emulated, "rows": figures["rows"],
@@ -213,7 +164,6 @@ def show(r: Args, console: Screen) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    """What stands behind the variant's name; of a row that was not measured, the reason."""
     if row.status != MEASURED:
         return [f"{row.status}: {row.reason}"[:60]]
     remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""

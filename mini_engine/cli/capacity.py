@@ -28,13 +28,11 @@ def run(args: Args, console: Screen) -> Found:
     check_context(config, context)
     file_bytes = round((args.file_gb or 0) * 1e9)
     server.stored = stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
-    # of the sizes of vLLM's default settings, those of decode batches have a full graph
+    # of vLLM's default sizes, those of decode batches have a full graph
     seqs, tokens = spec.batch_defaults
-    sizes = [size for size in default_capture_sizes(seqs, tokens) if size <= seqs]
-    report = capacity(
-        config, spec, context=context, batch=batch, stored=stored, capture_sizes=sizes
-    )
-    return {**options.told(server), "full_graphs": len(sizes), "report": report}
+    full = [size for size in default_capture_sizes(seqs, tokens) if size <= seqs]
+    report = capacity(config, spec, context=context, batch=batch, stored=stored, capture_sizes=full)
+    return {**options.told(server), "full_graphs": len(full), "report": report}
 
 
 def show(r: Args, console: Screen) -> None:

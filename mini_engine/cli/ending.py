@@ -1,13 +1,10 @@
-"""How a program ends: one handler around everything it does, imports included.
+"""How a program ends: whatever it raises, imports included, becomes one line on standard error.
 
-Whatever is raised becomes one line on standard error, never a traceback, and an exit code: 0 also
-when the reader of a pipe has seen enough; 1 where a check failed or the program itself is at fault;
-2 for bad input, or not enough memory or room on the disk; 130 for Ctrl-C. With `as_json` the line
-is {"error": {"exit_code": 2, "command": "capacity", "message": "..."}}. LAUNCH_BOUND_TRACEBACK=1 in
-the environment prints the traceback before it. Needs the standard library alone.
+The exit code is 0 also when the reader of a pipe has seen enough; 1 where a check failed or the
+program itself is at fault; 2 for bad input, or not enough memory or room on the disk; 130 for
+Ctrl-C. With `as_json` the line is {"error": {"exit_code": 2, "command": "capacity", "message":
+"..."}}. LAUNCH_BOUND_TRACEBACK=1 in the environment prints the traceback before it.
 """
-
-from __future__ import annotations
 
 import errno
 import json
@@ -26,7 +23,7 @@ class CheckFailed(RuntimeError):
 
 
 def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int:
-    """Run `main` and return its exit code, or that of what it raised, after one line about it."""
+    """The exit code of `main`, or of what it raised."""
     try:
         code = main()
         sys.stdout.flush()  # a full disk or a closed pipe shows here, and not at the very end
@@ -43,9 +40,8 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
             except OSError:  # the interpreter is not to try again
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if words:
-        command = name.partition(" ")[2] or None
-        error_json = {"error": {"exit_code": code, "command": command, "message": words}}
-        line = json.dumps(error_json) if as_json else f"{name}: {visible(words)}"
+        told = {"exit_code": code, "command": name.partition(" ")[2] or None, "message": words}
+        line = json.dumps({"error": told}) if as_json else f"{name}: {visible(words)}"
         print(line, file=sys.stderr, flush=True)
     return code
 

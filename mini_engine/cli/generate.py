@@ -3,18 +3,16 @@
   python -m mini_engine generate --prompt "Return the" --mode FULL
   python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
-Any Hugging Face folder of a Qwen2.5, Qwen3 (dense or of experts) or Llama model works with --model;
-without it, the small checkpoint that ships with the course writes. One prompt streams; several run
-side by side. With --temperature tokens are drawn, and the same --seed gives the same text, whatever
-the mode and whoever runs beside it; each further prompt has the next seed. Drafts (--speculate)
+Any Hugging Face folder of a Qwen2.5, Qwen3 (dense or of experts) or Llama model works with --model.
+One prompt streams; several run side by side. With --temperature tokens are drawn, and the same
+--seed gives the same text, whatever the mode and whoever runs beside it. Drafts (--speculate)
 change no text: they only make fewer steps of it.
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow, and 3.4 GB of memory, for a model of 0.6 billion parameters
---backend cuda  PyTorch (install it first): on a GPU in bf16, with captured graphs of Triton kernels
-                where everyone decodes; on a CPU in float32, with emulated graphs of each kernel's
-                reference; with TRITON_INTERPRET=1 the kernels themselves run there, slowly. Where
-                torchrun starts it, its processes share the model (tensor parallel)
+--backend cuda  PyTorch (install it first): on a GPU in bf16, with captured graphs of Triton
+                kernels; on a CPU in float32, with emulated graphs of each kernel's reference, or
+                with TRITON_INTERPRET=1 the kernels. torchrun shares the model (tensor parallel)
 """
 
 from functools import partial
@@ -36,18 +34,15 @@ OPTIONS: options.Rows = {
     "--model NAME": (str, SHIPPED, "checkpoint folder, or a hub id (default: our own)"),
     "--backend": (("sim", "cuda"), "sim", "what runs"),
     "--max-new-tokens N": (options.positive, 48, "to write for each prompt"),
-    "--kernels": (("9", "5", "0"), None, "cuda: Triton kernels a layer: one for each op, the same "
-                  "fused, or none but PyTorch's own ops (default: 5)"),
-    "--steps-per-replay K": (options.positive, None, "cuda: decode steps in one graph, each fed by "
-                             "the one before: tokens come K at a time (default: 1)"),
+    "--kernels": (("9", "5", "0"), None, "cuda: Triton kernels a layer; 0: PyTorch's (default: 5)"),
+    "--steps-per-replay K": (options.positive, None, "cuda: steps in one graph (default: 1)"),
     "--speculate WHO:K": (options.speculation, PLAIN, "K tokens drafted and checked in each step: "
                           "ngram:3, or draft:FOLDER:3 by another checkpoint (default: none)"),
     "--temperature T": (options.between(0, 1e6), None, "0.8, say (default: 0; 1 with those below)"),
     "--top-k K": (options.counted, None, "only the K likeliest (default: 0, all)"),
     "--top-p P": (options.share, None, "only the likeliest that hold P (default: 1, all)"),
     "--min-p P": (options.share, None, "only those P times as likely as the likeliest"),
-    "--seed N": (options.whole, None, "of the first prompt (default: 0)"),
-}  # fmt: skip
+    "--seed N": (options.whole, None, "of the first prompt (default: 0)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
@@ -63,30 +58,26 @@ def run(args: Args, console: Screen) -> Found:
     if args.backend == "cuda":
         from mini_engine.cuda import generate as cuda
 
-        kernels: Any = int(given.get("kernels", 5))
         tokenizer = cuda.open_tokenizer(args.model)
+        kernels: Any = int(args.kernels or 5)
         write = partial(cuda.generate, args.model, kernels=kernels,
                         steps_per_replay=args.steps_per_replay or 1)  # fmt: skip
     else:
         checkpoint = sim.open_checkpoint(args.model)
         spec = load_spec(args.spec or options.CARD, args.host, args.engine)
         tokenizer, write = checkpoint.tokenizer, partial(sim.generate, checkpoint, spec)
-        about = {"spec": spec.name, "host": spec.host, "engine": spec.engine}
-        about["model"] = checkpoint.config.name
+        about = {"spec": spec.name, "host": spec.host, "engine": spec.engine,
+                 "model": checkpoint.config.name}  # fmt: skip
     streamed, stream, before = len(texts) == 1 and not args.json, tokenizer.stream(), [texts[0]]
 
     def on_token(_index: int, token: int) -> None:
         """Prints the prompt with the first token, and then each token as it comes."""
         print((before.pop() if before else "") + stream.push(token), end="", flush=True)
 
-    def tell(note: str) -> None:
-        notes.append(note)
-        console.print(note)
-
     done = write(
         texts, args.mode, max_new_tokens=args.max_new_tokens, capture_sizes=args.capture_sizes,
         sampling=SamplingParams(**drawn), speculation=args.speculate,
-        on_token=on_token if streamed else None, tell=tell,
+        on_token=on_token if streamed else None, tell=notes.append if args.json else console.print,
     )  # fmt: skip
     if streamed:
         print(stream.finish(), flush=True)

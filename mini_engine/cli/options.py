@@ -1,23 +1,16 @@
 """Options that several commands share, how their words become objects, how those are printed."""
 
-from __future__ import annotations
-
 import argparse
 import math
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
-
-from mini_engine.bench.evidence import Measurement, new_measurement
-from mini_engine.cli.terminal import two_digits as two_digits
+from mini_engine.cli.terminal import two_digits
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.generation import Speculation
 from mini_engine.files import check_folder, check_out
 from mini_engine.model.config import SHAPES
-from mini_engine.model.hub import shape_of as shape_of
 from mini_engine.server import Server
 from mini_engine.serving.ladder_cost import MEMORY_WITHIN, TIME_WITHIN, GraphCosts
 from mini_engine.serving.request_trace import SHIPPED_TRACE, Columns
@@ -25,20 +18,12 @@ from mini_engine.step.cards import names
 from mini_engine.step.explain import Way
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
-if TYPE_CHECKING:
-    import torch
-
-    from mini_engine.cuda.graphs.backend import GraphBackend
-
 CARD = "h200"  # where --spec names none
 NAMED = "time=NAME,prompt=NAME,new=NAME"  # a trace's columns
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 EMULATED = "Emulated on a CPU: no evidence about any GPU."
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
-
-
-# ---------------------------------------------------------------- types
 
 
 def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
@@ -59,8 +44,7 @@ def between(least: float, most: float, kind: type = float) -> Callable[[str], An
 
 positive, counted = between(1, 1e15, int), between(0, 1e15, int)
 whole, share = between(-1e15, 1e15, int), between(0, 1)
-drafted = between(1, 15, int)
-step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
+drafted, step_tokens = between(1, 15, int), between(1, 1 << 16, int)  # a ladder of 4,097 rungs
 
 
 def words(word: str, known: Collection[str] = ()) -> list[str]:
@@ -90,9 +74,7 @@ def columns(word: str) -> Columns:
     complete, unit_us = all(named.values()), 1e3 if "time_ms" in named else 1e6
     time = named.pop("time_ms" if "time_ms" in named else "time", None)
     if {*named} != {"prompt", "new"} or not complete:
-        raise argparse.ArgumentTypeError(
-            f"{word!r:.60}: expected {NAMED}, with time_ms= for milliseconds, or without a time"
-        )
+        raise argparse.ArgumentTypeError(f"{word!r:.60}: expected {NAMED} (time_ms=, or no time)")
     return Columns(time, named["prompt"], named["new"], unit_us)
 
 
@@ -111,8 +93,6 @@ def written(*endings: str) -> Callable[[str], Path]:
 picture, json_out, out_folder = written(".png", ".svg", ".pdf"), written(".json"), written()
 
 
-# ---------------------------------------------------------------- options
-
 # A row says of an option: its flags, and the word for its value; its type (bool is a switch, list
 # may be given again, a tuple holds the choices); its default, which the help names; what it means.
 Rows = Mapping[str, tuple[Any, Any, str]]
@@ -122,8 +102,7 @@ SHARED: Mapping[str, Rows] = {
         "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
         f"--columns {NAMED}": (columns, None, "the trace's (default: of a trace that is known)"),
         "--shared-prefix TOKENS": (counted, 0, "with which a share of the prompts begins"),
-        "--share 0..1": (share, None, "of the prompts (default: 1)"),
-    },
+        "--share 0..1": (share, None, "of the prompts (default: 1)")},
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
         str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
@@ -131,23 +110,19 @@ SHARED: Mapping[str, Rows] = {
     "spec": {
         "--spec --gpu NAME": (str, CARD, f"card: {_KNOWN['card']} (default: {CARD})"),
         "--engine NAME": (str, None, f"{_KNOWN['engine']} (default: vllm)"),
-        "--host NAME": (str, None, f"{_KNOWN['host']} (default: the engine's usual one)"),
-    },
+        "--host NAME": (str, None, f"{_KNOWN['host']} (default: the engine's usual one)")},
     "batch": {"--batch N": (positive, 1, "requests")},
     "context": {"--context N": (positive, 1024, "tokens of each request, this step's included")},
     "limits": {
         "--max-num-seqs N": (step_tokens, None, "requests side by side (default: vLLM's)"),
-        "--max-num-batched-tokens N": (step_tokens, None, "of a step (default: vLLM's)"),
-    },
+        "--max-num-batched-tokens N": (step_tokens, None, "of a step (default: vLLM's)")},
     "sizes": {"--capture-sizes --ladder 1,2,4": (
         whole_numbers, None, "in any order; those above a step's tokens go (default: vLLM's)")},
     "stored": {
         "--quant": (FORMATS, None, "of the weights (default: as the model is)"),
-        "--kv-dtype": (tuple(KV_DTYPE_BYTES), None, "of the cache (default: as the model is)"),
-    },
+        "--kv-dtype": (tuple(KV_DTYPE_BYTES), None, "of the cache (default: as the model is)")},
     "mode": {"--mode": (tuple(m.name for m in CUDAGraphMode), MODES[-1], "how steps are launched")},
-    "device": {"--device": (("auto", "cuda", "cpu"), "auto", "cpu: the emulator, which shows that "
-                            "all works and measures nothing; auto: a GPU where there is one")},
+    "device": {"--device": (("auto", "cuda", "cpu"), "auto", "cpu: the emulator, no evidence")},
 }  # fmt: skip
 
 
@@ -167,21 +142,17 @@ def add(parser: argparse.ArgumentParser, shared: str, own: Rows) -> None:
         parser.add_argument(*(word for word in flags.split() if word[0] == "-"), **how)
 
 
-# ---------------------------------------------------------------- what they name
-
-
 def server(args: argparse.Namespace) -> Server:
     """What the shared options name. Limits that nobody gave become vLLM's on the card."""
-    given = vars(args)
-    limits = ("max_num_seqs", "max_num_batched_tokens")
-    more = {name: given.get(name) for name in ("quant", "kv_dtype", *limits)}
-    found = Server(args.shape, args.spec, host=args.host, engine=args.engine, tp=args.tp, **more)
+    given, limits = vars(args), ("max_num_seqs", "max_num_batched_tokens")
+    names = ("host", "engine", "tp", "quant", "kv_dtype", *limits)
+    found = Server(args.shape, args.spec, **{name: given[name] for name in names if name in given})
     given |= {name: getattr(found, name) for name in limits if name in given}
     return found
 
 
 def shared_prefix(args: argparse.Namespace) -> tuple[int, float]:
-    """How many tokens prompts have in common, and the share of the prompts that have them."""
+    """Tokens that prompts have in common, and the share of the prompts that have them."""
     if args.share is not None and not args.shared_prefix:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     args.share = 1.0 if args.share is None else args.share
@@ -189,7 +160,7 @@ def shared_prefix(args: argparse.Namespace) -> tuple[int, float]:
 
 
 def told(found: Server) -> dict[str, Any]:
-    """What a prediction is of, for its JSON."""
+    """What a prediction is of."""
     shape, spec, stored = found.config, found.spec, found.stored
     return {"shape": shape.name, "spec": spec.name, "host": spec.host, "engine": spec.engine,
             "quant": stored.quant, "kv_dtype": stored.kv_dtype, "tp": shape.ranks}  # fmt: skip
@@ -200,66 +171,18 @@ def on(r: Any) -> str:
     return f"{tp if tp > 1 else 'one'} {r.spec}, host {r.host}, engine {r.engine}"
 
 
-def name_dropped(args: argparse.Namespace, kept: Sequence[int], console: Console) -> None:
-    """One line for the capture sizes that were asked for and that no step reaches."""
-    if (dropped := sorted({*(args.capture_sizes or ())} - {*kept})) and args.mode != "NONE":
-        which = f"capture sizes {', '.join(map(str, dropped))} are dropped"
-        console.print(f"{which}: a step has at most {args.max_num_batched_tokens:,} tokens")
-
-
-# ---------------------------------------------------------------- what is measured, and on what
-
-
-def backend_of(word: str, console: Console) -> GraphBackend:
-    """The device that `--device` names. `auto` without a suitable GPU is the emulator, and the
-    console is told why. Raises ValueError where `cuda` cannot be had."""
-    from mini_engine.cuda.graphs.backend import graphs_for, why_no_gpu
-
-    if word == "auto" and (reason := why_no_gpu()):
-        console.print(f"{reason}: the CPU emulator runs instead")
-        word = "cpu"
-    return graphs_for("cpu" if word == "cpu" else "cuda")
-
-
-def dtype_of(backend: GraphBackend) -> torch.dtype:
-    """What is measured: bf16, and fp16 on a GPU that has no bf16 (a T4), where a byte is a byte."""
-    import torch
-
-    from mini_engine.cuda.graphs.backend import why_no_bf16
-
-    return torch.float16 if why_no_bf16(backend) else torch.bfloat16
-
-
-def begun(
-    kind: str, backend: GraphBackend, typed: Sequence[str]
-) -> tuple[Measurement, str | None, Path]:
-    """A measurement without figures; the shipped card of this GPU, if there is one; and where it is
-    written by default: what is no evidence stays out of the course."""
-    from mini_engine.bench.spec_fit import base_name
-
-    again = shlex.join(["python", "-m", "mini_engine", *typed])
-    measurement = new_measurement(kind, backend.device.type, again, {})
-    if measurement.emulated:
-        return measurement, "laptop-cpu", Path("out") / f"{kind}-emulated.json"
-    card = base_name(measurement.gpu)
-    return measurement, card, Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
-
-
 def ms(one: Way) -> str:
-    """The same for people: "1.5 ms (1.3 to 1.9)"."""
     known = one.low_us and ends(one.low_us, one.high_us, 1e-3)
     return f"{two_digits(one.itl_us / 1e3)} ms ({known or 'no interval: too few measured it'})"
 
 
 def capture(costs: GraphCosts) -> str:
-    """What graphs take at start-up, and in brackets as far as published ones were off."""
     seconds, mib = costs.capture_us / 1e6, costs.memory_bytes / 2**20
     took, held = ends(*TIME_WITHIN, seconds), ends(*MEMORY_WITHIN, mib)
     return f"{two_digits(seconds)} s ({took}) and {two_digits(mib)} MiB ({held})"
 
 
 def ends(low: float | None, high: float | None, times: float = 1.0, to: str = " to ") -> str:
-    """An interval, as sure as it is; "–" where none is known."""
     if low is None or high is None:
         return "–"
     return f"{two_digits(low * times)}{to}{two_digits(high * times)}"

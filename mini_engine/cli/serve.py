@@ -5,15 +5,13 @@
   python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
-A trace is CSV with a header, or JSON lines, from a file or /dev/stdin. Those of Azure, BurstGPT,
-Mooncake and `vllm bench serve --save-detailed` are known by their columns; --columns names those of
-any other. A time is a number of seconds, of milliseconds with time_ms=, or a date and time. Without
-times all requests arrive at once; those that got no token are left out and counted.
+A trace is CSV with a header, or JSON lines. Those of Azure, BurstGPT, Mooncake and `vllm bench
+serve --save-detailed` are known by their columns; --columns names those of any other. A time is a
+number of seconds (time_ms=: of milliseconds), or a date and time. Without times all arrive at once.
 
 The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
 assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K
-and V of a preempted request wait in 4 GiB of host memory, and steps wait for the copies; "cheaper"
-asks for each request whether computing again takes longer.
+and V of a preempted request wait in 4 GiB of host memory; "cheaper" swaps where that saves time.
 """
 
 import time
@@ -39,56 +37,47 @@ LINES = (  # what must be there for it, a line's name, what it says
     ("", "padding waste", "{0.padding_waste:.1%} of {rows:,} rows"),
     ("", "preemptions", "{0.preemptions:,} ({again:,} tokens computed again)"),
     ("", "KV blocks, peak of all", "{0.kv_blocks_peak:,} of {0.kv_blocks:,}"),
-    ("", "graphs", "{0.graphs.graphs:,}"),
-    ("", "capturing them", "{captured}"),
+    ("", "graphs", "{0.graphs.graphs:,}"), ("", "capturing them", "{captured}"),
     ("swapping", "swapped ({0.preemption})", "{0.swaps:,}, in {0.swap_us:ms} ms"),
     ("swapping", "  saved by it", "{0.swap_saved_us:ms} ms"),
     ("shared_prefix", "prefix cache: hit rate", "{0.prefix_hit_rate:.1%}"),
     ("best", "the optimal ladder of {rungs} rungs saves", "{best.saved_rows:,} padded rows, "
      "{best.saved_us:s} s, {best.saved_share:.2%} of the busy time"),
-    ("best", "  its rungs", "{sizes}"),
-)  # fmt: skip
+    ("best", "  its rungs", "{sizes}"))  # fmt: skip
 SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
-    "--kv-blocks N": (options.positive, None, "no more than these (default: all that fit)"),
     "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
-}
+    "--kv-blocks N": (options.positive, None, "at most (default: all that fit)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
     began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
-    sized = server.sized(
-        args.mode, args.capture_sizes, kv_blocks=args.kv_blocks, prefix_caching=shared[0] > 0,
-        preemption=args.preemption,
-    )  # fmt: skip
+    sized = server.sized(args.mode, args.capture_sizes, kv_blocks=args.kv_blocks,
+                         prefix_caching=shared[0] > 0, preemption=args.preemption)  # fmt: skip
     limits, dispatcher = sized.limits, sized.dispatcher
-    options.name_dropped(args, dispatcher.sizes, console)
     with console.status("serving"):
         trace = read_trace(args.trace, args.columns)
-        requests = with_shared_prefix(trace, *shared)
-        report = replay(requests, server.costs, limits, dispatcher)
+        report = replay(with_shared_prefix(trace, *shared), server.costs, limits, dispatcher)
     if not report.requests:
-        raise ValueError(
-            f"{args.trace}: none of {len(trace)} requests fits a context of "
-            f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
-            f"{limits.block_size}, with room for an answer: raise --kv-blocks"
-        )
+        cache = f"a cache of {limits.num_blocks - 1} blocks of {limits.block_size}"
+        raise ValueError(f"{args.trace}: none of {len(trace)} requests fits a context of "
+                         f"{limits.max_model_len} tokens and {cache}: raise --kv-blocks"
+                         )  # fmt: skip
     interval = None
     if report.itl_p50_us is not None:
         # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded
         mode = max(report.steps_by_mode, key=report.steps_by_mode.__getitem__)
-        decodes = {ran.rows: n for ran, (n, _) in report.ran.items() if ran.uniform} or {1: 1}
-        batch = round(sum(rows * n for rows, n in decodes.items()) / sum(decodes.values()))
-        interval = Way.of(server.spec, report.itl_p50_us, mode, batch)
+        decodes = [(ran.rows * n, n) for ran, (n, _) in report.ran.items() if ran.uniform]
+        rows, steps = map(sum, zip(*decodes or [(1, 1)], strict=True))
+        interval = Way.of(server.spec, report.itl_p50_us, mode, round(rows / steps))
     wall_s = time.perf_counter() - began
     return {
         **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,
         "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
         "itl_p50_interval": interval, "graphs": sized.graph_costs,
         "optimal_ladder": optimal_ladder_saving(report, server.costs, dispatcher),
-        "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s,
-    }  # fmt: skip
+        "wall_s": wall_s, "simulated_steps_per_s": report.steps / wall_s}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:
@@ -99,8 +88,7 @@ def show(r: Args, console: Screen) -> None:
         "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
         "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",
         "at_once": not r.arrival_times, "best": r.optimal_ladder, "rungs": len(sizes),
-        "sizes": ", ".join(map(str, sizes)),
-    }  # fmt: skip
+        "sizes": ", ".join(map(str, sizes))}  # fmt: skip
     console.print(form("{0.trace}: {0.shape} on {1}, {0.mode}, op list {0.style}, weights {0.quant}"
                        ", cache {0.kv_dtype}, predicted", r, options.on(r)))  # fmt: skip
     for needs, name, value in LINES:

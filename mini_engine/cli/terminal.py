@@ -1,9 +1,4 @@
-"""What a person types and sees: `Parser`, argparse with suggestions; `Screen`, rich's console made
-safe from the names that it prints; `table`, for every table of every command; `lanes`, a step in
-characters.
-"""
-
-from __future__ import annotations
+"""What a person types (`Parser`) and sees: `Screen`, `table` for every table, `lanes` of a step."""
 
 import argparse
 import re
@@ -22,7 +17,7 @@ from mini_engine.files import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser; its errors are ValueErrors, which name the nearest option."""
+    """argparse's; errors are ValueErrors, which name the nearest option."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -33,8 +28,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{before} {word!r} is empty")
         found, left = super().parse_known_args(args, namespace)
         if left:
-            known = [word for action in self._actions for word in action.option_strings]
-            near = did_you_mean(left[0].partition("=")[0], known)
+            near = did_you_mean(left[0].partition("=")[0], self._option_string_actions)
             self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
         return found, left
 
@@ -42,19 +36,16 @@ class Parser(argparse.ArgumentParser):
 Args = argparse.Namespace  # of a command: what was asked
 Found = dict[str, Any]  # what `run` found
 Columns = Mapping[str, str | Callable[[Any], object]]
-
-# Colours by what they mean, as in the figures.
-THEME = Theme({"cpu": "yellow", "gpu": "blue", "source": "dim"})
-LANE = 50  # columns of the longest step
+THEME = Theme({"cpu": "yellow", "gpu": "blue"})  # as in the figures
 
 
 class Screen(Console):
-    """A console that breaks lines between words on a terminal and nowhere in a file, and takes
-    nothing in a text for markup, for an emoji or for an order to the terminal."""
+    """rich's console, which breaks lines on a terminal and nowhere in a file, and takes nothing in
+    a text for markup, for an emoji or for an order to the terminal."""
 
     def __init__(self, **how: Any) -> None:
-        plain = {"highlight": False, "markup": False, "emoji": False}
-        super().__init__(**{**plain, "theme": THEME, **how})
+        plain: Found = {"highlight": False, "markup": False, "emoji": False, "theme": THEME}
+        super().__init__(**plain | how)
         self.soft_wrap = not self.is_terminal
 
     def on_broken_pipe(self) -> None:
@@ -65,8 +56,7 @@ class Screen(Console):
 
 
 class Format(string.Formatter):
-    """As `str.format`, with more after the colon: "ms" and "s" for a time in µs, in two digits;
-    "two" for any number. None is "–"."""
+    """`str.format`; "ms" and "s" for a time in µs in two digits, "two" for any; None is "–"."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if value is None:
@@ -85,10 +75,9 @@ def two_digits(value: float) -> str:
 
 
 def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Table:
-    """A table of rows of words; or, where each head has a `Format` (`{"GB/s": "{0.rate:,.1f}"}`) or
-    a function of its own, of any objects. A head that begins with "<" stands left, the others
-    right, unbroken, as numbers do. `how`: `bold`, the rows that stand out, counted from 0; the rest
-    is what `rich.table.Table` takes."""
+    """A table of rows of words; or of any objects, where each head has a `Format` or a function. A
+    head that begins with "<" stands left, the others right and unbroken. `how`: `bold`, the rows
+    that stand out, from 0; and what `rich.table.Table` takes."""
     marked = set(how.pop("bold", ()))
     found = Table(title_justify="left", **{"box": SIMPLE_HEAD, **how})
     for head in heads:
@@ -102,11 +91,10 @@ def table(heads: Sequence[str] | Columns, rows: Iterable[Any], **how: Any) -> Ta
 
 
 def lanes(name: str, itl_us: float, cpu_us: float, busy: float, longest_us: float) -> Text:
-    """A step on two lanes: the CPU at work, and the GPU, `busy` for that share of it."""
-    wide = max(1, round(LANE * itl_us / longest_us))
+    """A step on two lanes of characters: the CPU at work, and the GPU, `busy` for that share."""
+    wide = max(1, round(50 * itl_us / longest_us))
     gpu = "".join("·█"[int((i + 1) * busy) > int(i * busy)] for i in range(wide))
     cpu = "█" * max(1, round(wide * min(cpu_us / itl_us, 1)))
     return Text.assemble(
         f"   {name:<10} CPU ", (cpu, "cpu"), f" {two_digits(itl_us / 1e3)} ms\n",
-        " " * 14 + "GPU ", (gpu, "gpu"), f" busy {busy:.0%}\n",
-    )  # fmt: skip
+        " " * 14 + "GPU ", (gpu, "gpu"), f" busy {busy:.0%}\n")  # fmt: skip

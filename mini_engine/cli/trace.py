@@ -5,13 +5,10 @@
 
 The first predicts a decode step in each mode and writes a file for https://ui.perfetto.dev. Look
 for the launches on track CPU (one for each kernel, or one for a graph), for what track GPU does
-below them, and for the gaps in it.
-
-The second takes a step apart that somebody has recorded, and draws it, beside a prediction where
-the model is one of ours. SGLang under nsys has steps of 1, 4, 8 and 16 requests (--batch).
-Give it a file of your own (torch.profiler's export_chrome_trace, .json or .json.gz): its
-"ProfilerStep" of median length is taken, or all of it; with --shape, --mode and the rest, your step
-is predicted beside it. A profiler itself takes time: `bench` measures without one.
+below them, and for the gaps in it. The second takes a step apart that somebody has recorded, and
+draws it, beside a prediction where the model is one of ours. Of your own file (torch.profiler's
+export_chrome_trace, .json or .json.gz) it takes the "ProfilerStep" of median length, or all;
+--shape, --mode and the rest predict your step beside it.
 """
 
 from collections.abc import Sequence
@@ -28,25 +25,20 @@ from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
 
 OPEN_IT = "open it at https://ui.perfetto.dev or chrome://tracing"
-COLUMNS: Columns = {  # of (name, summary)
+COLUMNS: Columns = {
     "<timeline": "{0[0]}", "events": "{0[1][events]:,}", "length µs": "{0[1][length_us]:,.1f}",
     "CPU at work µs": "{0[1][cpu_us]:,.1f}", "GPU at work µs": "{0[1][gpu_us]:,.1f}",
-    "GPU busy": "{0[1][utilisation]:.0%}",
-}  # fmt: skip
+    "GPU busy": "{0[1][utilisation]:.0%}"}  # fmt: skip
 SHARED, DEFAULTS = "shape spec batch context", {"shape": None, "context": 512}
 KNOWN = ", ".join(recorded.recording_names())
-MODES = f"{', '.join(options.MODES)} or {HF_EAGER}; again for more (default: the first three)"
 OPTIONS: options.Rows = {
     "--recorded NAME": (str, None, f"take it apart: {KNOWN}, or a profiler's file"),
-    "--mode NAME": (list, None, MODES),
-    "-o --out FILE": (options.json_out, None, "(default: out/trace.json, or out/recorded.json)"),
-}
+    "--mode NAME": (list, None, f"as of `demo`, or {HF_EAGER}; again for more (default: three)"),
+    "-o --out FILE": (options.json_out, None, "(default: in out, by what is asked)")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
     out = args.out or Path("out/recorded.json" if args.recorded else "out/trace.json")
-    if args.recorded and out.resolve() == Path(args.recorded).resolve():
-        raise ValueError(f"-o {out}: this is read: give another name")
     if args.recorded:
         return _recorded(args, out)
     args.shape = args.shape or "qwen3-0.6b"
@@ -56,20 +48,20 @@ def run(args: Args, console: Screen) -> Found:
 
 
 def _predicted(args: Args, mode: str) -> Sequence[TraceEvent]:
-    """A step of a full-size model, on the simulated device."""
     server = options.server(args)
-    shape, spec = server.config, server.spec
+    spec = server.spec
     check_batch(server.costs, args.batch, args.context)
     if mode == HF_EAGER:  # the ops of transformers are issued by its own Python
         spec = load_spec(args.spec, args.host or spec.host, args.engine or "transformers")
-    return predict(shape, spec, mode, batch=args.batch, context=args.context).timeline
+    return predict(server.config, spec, mode, batch=args.batch, context=args.context).timeline
 
 
 def _recorded(args: Args, out: Path) -> Found:
-    """Take the recording apart, write it for a viewer, and draw it beside a prediction."""
     from mini_engine import plots
     from mini_engine.plots.figures import RUNS, WAITS, step_bars
 
+    if out.resolve() == Path(args.recorded).resolve():
+        raise ValueError(f"-o {out}: this is read: give another name")
     recording = recorded.load_recording(args.recorded, args.batch)
     if recording.like and recording.like["shape"] in SHAPES:
         vars(args).update(recording.like)  # the step that was recorded, as we have it
@@ -100,8 +92,7 @@ def _recorded(args: Args, out: Path) -> Found:
         "what": recording.what, "source": recording.source, **vars(found), "gpu_us": found.gpu_us,
         "picture": picture, "file": out if timelines else None,
         "timelines": summary(timelines), "predicted": steps.get("predicted"),
-        **(options.told(options.server(args)) if args.shape else {}),
-    }  # fmt: skip
+        **(options.told(options.server(args)) if args.shape else {})}  # fmt: skip
 
 
 def show(r: Args, console: Screen) -> None:

@@ -5,18 +5,14 @@
   python -m mini_engine validate --fit
   python -m mini_engine validate --speculation
 
-Each class of engines and each range of batches is summed up, and the five steps whose predictions
-lie farthest off stand below. `bias` is the median error with its sign. The column "left out" is the
-honest one: there each source is predicted by a fit that has not seen it. An interval is where 80%
-of such points lie; where fewer than three sources tell, there is none. Steps with weights in few
-bits are in no fit: the model takes the widening of small numbers for free, and is too fast there.
-Nor are mixtures of experts, and steps of several GPUs: they are classes of their own.
+`bias` is the median error with its sign. The column "left out" is the honest one: each source is
+predicted by a fit that has not seen it. An interval is where 80% of such points lie, and there is
+none where fewer than three sources tell. Steps with weights in few bits, of experts and of several
+GPUs are in no fit: they are classes of their own.
 
---points takes a file of your own, in the format of validate/published/decode_points.json. What is
-not known of a point is named in a line; a host that nobody has measured is taken for the one that
-the engine usually runs on (`explain --itl` finds the speed of yours from one eager step). --fit
-finds the figures that nobody publishes from the shipped points, fits again with each source left
-out, and writes what it found into cards/, hosts/ and engines/. It takes minutes.
+--points takes a file in the format of validate/published/decode_points.json; a host that nobody has
+measured is taken for the engine's usual one. --fit finds the figures that nobody publishes from the
+shipped points, fits again with each source left out, and writes cards/, hosts/ and engines/.
 """
 
 import math
@@ -29,38 +25,27 @@ from mini_engine.step.cards import intervals
 from mini_engine.validate import fit, speculation
 from mini_engine.validate import points as measured
 
-WORST = 5
 FEW = "Weights in few bits, and llama.cpp in 16: in no fit"
 SPREAD = "Experts, and several GPUs: in no fit"
 FARTHEST: Columns = {
     "<point": "{0.point.id}", "<class": "{0.point.cls}", "measured": "{0.point.itl_ms:.2f}",
-    "predicted": "{0.predicted_ms:two}", "error": "{0.error:+.0%}",
-}  # fmt: skip
+    "predicted": "{0.predicted_ms:two}", "error": "{0.error:+.0%}"}  # fmt: skip
 POINTS: Columns = {
     **FARTHEST, "interval": lambda row: options.ends(row.low_ms, row.high_ms),
-    "<host": lambda row: row.host + ("" if row.host_known else ", the usual one"),
-}  # fmt: skip
+    "<host": lambda row: row.host + ("" if row.host_known else ", the usual one")}  # fmt: skip
 CLASSES: Columns = {
     "<class": "{0.name}", "points": "{0.points}", "from": "{0.sources}",
     "median": "{0.median_error:.1%}", "p90": "{0.p90_error:.1%}", "bias": "{0.bias:+.1%}",
-    "in 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}",
-}  # fmt: skip
+    "in 10%": "{0.within:.0%}", "left out": "{0.left_out_median:.1%}"}  # fmt: skip
 BATCHES: Columns = {
     "batch": lambda one: f"{one.mode}, {one.least}" + (
         "" if one.most == one.least else f" to {one.most}" if one.most < 1e6 else " and more"),
     "points": "{0.points}", "sources": "{0.sources}", "median": "{0.median:.1%}",
     "bias": "{0.bias:+.1%}", "interval": lambda one: options.ends(one.low, one.high, to="–"),
-    "inside": "{0.inside:.0%}",
-}  # fmt: skip
+    "inside": "{0.inside:.0%}"}  # fmt: skip
 PAIRS: Columns = {
     "<slow": "{0.slow.point.id}", "<fast": "{0.fast.point.id}", "measured": "{0.measured:.2f} x",
-    "predicted": "{0.predicted:.2f} x",
-}  # fmt: skip
-FITTED: Columns = {
-    "<parameter": "{0[name]}", "<figure": "{0[figure]}", "value": "{0[value]:g}",
-    "low": "{0[low]:g}", "high": "{0[high]:g}", "prior": "{0[prior]:g}",
-    "told by data": "{0[told_by_data]:.0%}",
-}  # fmt: skip
+    "predicted": "{0.predicted:.2f} x"}  # fmt: skip
 DRAFTS: Columns = {
     "<drafts": "{0.point.id}", "batch": "{0.point.batch}",
     "k": "{0.point.drafts}", "tokens": "{0.point.tokens:.2f}",
@@ -70,20 +55,17 @@ SHARED = ""
 OPTIONS: options.Rows = {
     "--points FILE": (Path, None, "measured points (default: the published ones)"),
     "--spec FILE": (Path, None, "a card of your own that points name, as calibrate writes one"),
-    "--all": (bool, None, "every point, pair and fitted figure (own points are always printed)"),
+    "--all": (bool, None, "every point and pair (own points are always printed)"),
     "--speculation": (bool, None, "only steps that check drafts: how many times as fast they are"),
     "--fit": (bool, None, "fit the figures to the shipped points, and write them"),
-    "-o --out DIR": (options.out_folder, "out", "for the two pictures"),
-}
+    "-o --out DIR": (options.out_folder, "out", "for the two pictures")}  # fmt: skip
 
 
 def run(args: Args, console: Screen) -> Found:
     from mini_engine import plots
 
     if args.speculation + args.fit + bool(args.points) > 1:
-        raise ValueError(
-            "--speculation has points of its own, --fit uses the shipped points: choose one of them"
-        )
+        raise ValueError("--speculation has points of its own, --fit the shipped ones: choose one")
     if args.speculation:
         return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
     if args.fit:
@@ -106,8 +88,7 @@ def run(args: Args, console: Screen) -> Found:
     return {
         **judged, "unknown": unknown, **apart, "pairs": measured.pairs(rows),
         "batches": intervals(), "parameters": kept["parameters"],
-        "inseparable": kept["inseparable"], "pictures": pictures,
-    }  # fmt: skip
+        "inseparable": kept["inseparable"], "pictures": pictures}  # fmt: skip
 
 
 def _judged(rows: list[measured.Row]) -> Found:
@@ -136,12 +117,8 @@ def show(r: Args, console: Screen) -> None:
             say(f"{sum(inside)} of {len(inside)} lie in their interval.")
     if each:
         say(table(PAIRS, r.pairs, title="What a graph buys, pair by pair"))
-    if r.all:
-        say(table(FITTED, r.parameters, title="Fitted, with 90% intervals"))
-        for one, other, correlation in r.inseparable:
-            say(f"The data cannot separate {one} from {other} (correlation {correlation:+.2f}).")
     say(table(BATCHES, r.batches, title="By batch, each source left out of fit and interval"))
     if not each:
-        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:WORST]
-        say(table(FARTHEST, worst, title=f"The {WORST} farthest off: ITL in ms"))
+        worst = sorted(r.points, key=lambda row: -abs(math.log1p(row.error)))[:5]
+        say(table(FARTHEST, worst, title="The 5 farthest off: ITL in ms"))
     say(f"Pictures: {', '.join(map(str, r.pictures))}")

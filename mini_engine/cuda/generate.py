@@ -164,10 +164,13 @@ def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, objec
     return ranks.together(alike)
 
 
-def nearest_backend(tell: Tell) -> GraphBackend:
-    """The GPU; where none can be used the CPU, and a line about it."""
+def nearest_backend(tell: Tell, device: str = "auto") -> GraphBackend:
+    """The GPU; where none can be used the CPU, and a line about it, or the `device` asked for.
+    Raises ValueError where "cuda" cannot be had."""
+    if device != "auto":
+        return graphs_for(device)
     if reason := why_no_gpu():
-        tell(f"{reason}: running on the CPU, in float32 and emulated graphs")
+        tell(f"{reason}: running on the CPU, with emulated graphs")
         return graphs_for("cpu")
     return graphs_for("cuda")
 

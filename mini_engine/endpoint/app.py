@@ -1,13 +1,6 @@
-"""An endpoint that speaks OpenAI's API over HTTP, for clients as they are.
-
-In:  a `Backend`, an address. Out: answers, whole or streamed as server-sent events, until SIGTERM.
-
-POST /v1/completions, /v1/chat/completions; GET /v1/models, /health, /metrics.
-
-A client that goes away takes its request with it, for aiohttp then cancels the handler.
+"""An endpoint that speaks OpenAI's API over HTTP, for clients as they are. A client that goes away
+takes its request with it, for aiohttp then cancels the handler.
 """
-
-from __future__ import annotations
 
 import asyncio
 import hmac
@@ -35,20 +28,16 @@ class Endpoint:
     """The handlers of one server, and what they share."""
 
     def __init__(self, backend: Backend, *, max_queue: int, api_key: str | None = None) -> None:
-        """`max_queue`: requests beyond the running ones that may wait."""
         self.backend, self.api_key = backend, api_key
-        self.most = backend.limits.max_num_seqs + max_queue
+        self.most = backend.limits.max_num_seqs + max_queue  # requests, running or waiting
         self.ending = asyncio.Event()  # nobody new is let in
         self.core = Core(backend, on_fault=self.ending.set)
         self.created, self._ids = int(time.time()), count()
         self.app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._guard])
-        self.app.add_routes([
-            web.post("/v1/completions", self.complete),
-            web.post("/v1/chat/completions", self.complete),
-            web.get("/v1/models", self.models),
-            web.get("/health", self.health),
-            web.get("/metrics", self.metrics),
-        ])  # fmt: skip
+        posted = ("/v1/completions", "/v1/chat/completions")
+        got = {"/v1/models": self.models, "/health": self.health, "/metrics": self.metrics}
+        self.app.add_routes([web.post(path, self.complete) for path in posted])
+        self.app.add_routes([web.get(path, handler) for path, handler in got.items()])
 
     @web.middleware
     async def _guard(
@@ -87,11 +76,9 @@ class Endpoint:
         chat = request.path.endswith("/chat/completions")
         body, asked = read_body(content, self.backend, number, chat=chat)
         self._let_in()
-        base = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self.created:x}-{number}",
-            "object": "chat.completion" if chat else "text_completion",
-            "created": int(time.time()), "model": self.backend.model,
-        }  # fmt: skip
+        kind, short = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
+        base = {"id": f"{short}-{self.created:x}-{number}", "object": kind,
+                "created": int(time.time()), "model": self.backend.model}  # fmt: skip
         answer = Answer(self.backend.pieces(), body.stops, len(asked.prompt))
         stream = self.core.open(asked)
         try:
@@ -128,10 +115,8 @@ class Endpoint:
         self, request: web.Request, body: Body, base: dict[str, Any], answer: Answer, stream: Stream
     ) -> web.StreamResponse:
         """Server-sent events: a chunk for each token, usage if it is asked for, [DONE]."""
-        reply, chat = (
-            web.StreamResponse(headers={"Content-Type": "text/event-stream"}),
-            body.messages is not None,
-        )
+        reply, chat = web.StreamResponse(), body.messages is not None
+        reply.content_type = "text/event-stream"
         await reply.prepare(request)
         base = {**base, "object": "chat.completion.chunk"} if chat else base
 
@@ -162,8 +147,8 @@ class Endpoint:
 
 
 async def serve(
-    backend: Backend, host: str, port: int, *, max_queue: int, api_key: str | None = None,
-    drain_s: float = 30.0, tell: Tell = lambda line: None,
+    backend: Backend, host: str, port: int, *, max_queue: int, api_key: str | None, drain_s: float,
+    tell: Tell,
 ) -> Core:  # fmt: skip
     """Serve until SIGTERM or Ctrl-C, and then until everyone has been served or `drain_s` is over.
     Raises OSError where the address cannot be had, and RuntimeError when the engine has failed."""

@@ -1,10 +1,4 @@
-"""One thread that drives the engine; many streams that an event loop reads.
-
-In:  `open` a request, `close` it when its client has gone.
-Out: a `Stream`, whose queue gets new tokens after each step, and why it ended; `Metrics`.
-"""
-
-from __future__ import annotations
+"""One thread that drives the engine; many streams that an event loop reads."""
 
 import asyncio
 import queue
@@ -92,10 +86,10 @@ class Stream(asyncio.Queue[tuple[list[int], str | None]]):
 
 
 class Core(threading.Thread):
-    """Made inside a running event loop; `start` begins it, and `stop` ends it."""
+    """Made inside a running event loop; `start` begins it, and `stop` ends it. `on_fault` is called
+    in the loop when the engine has failed."""
 
     def __init__(self, backend: Backend, on_fault: Callable[[], object] = lambda: None) -> None:
-        """`on_fault` is called in the loop when the engine has failed."""
         super().__init__(name="engine", daemon=True)
         self.steps, self.metrics, self._on_fault = backend.steps, Metrics(), on_fault
         self.streams: dict[str, Stream] = {}  # that are open
@@ -113,8 +107,7 @@ class Core(threading.Thread):
         return stream
 
     def close(self, stream: Stream, why: str) -> None:
-        """Its reader has all, or wants no more: what it holds is free for the next step. `why`: how
-        that is counted, if it had not ended by itself."""
+        """Its reader has all, or wants no more. `why`: how that is counted, if it had not ended."""
         del self.streams[stream.request.request_id]
         self._inbox.put(partial(self._cancel, stream.request.request_id, why))
 
@@ -134,7 +127,7 @@ class Core(threading.Thread):
             self._loop.call_soon_threadsafe(self._fail)
 
     def _take(self) -> bool:
-        """Do what the loop asks for, and wait for that while there is nothing to run."""
+        """Do what the loop asks for, and wait while there is nothing to run; False at the end."""
         wait = not self.steps.scheduler.has_unfinished
         while wait or not self._inbox.empty():
             order, wait = self._inbox.get(), False
@@ -148,7 +141,7 @@ class Core(threading.Thread):
             self.metrics.ended[why] += 1
 
     def _deliver(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> None:
-        """Count the step, and hand on, in one call of the loop, what it has added to each text."""
+        """Count the step, and hand on what it has added to each text."""
         now, puts, metrics = time.perf_counter(), list[Callable[[], None]](), self.metrics
         metrics.steps[descriptor.mode.name, descriptor.num_tokens] += 1
         metrics.preemptions += len(batch.preempted)

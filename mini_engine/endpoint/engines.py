@@ -1,10 +1,4 @@
-"""What may stand behind the endpoint: an engine with a model, or a prediction of one.
-
-In:  names of a model, a wing, a mode, limits.
-Out: a `Backend`: an engine that takes one step at a time, and how text becomes its tokens.
-"""
-
-from __future__ import annotations
+"""What may stand behind the endpoint: an engine with a model, or a prediction of one."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -64,11 +58,10 @@ def predicted(
     server: Server, mode: str, capture_sizes: Sequence[int] | None, *,
     prefix_caching: bool = True, tokenizer: str | Path = SHIPPED,
 ) -> Backend:  # fmt: skip
-    """`tokenizer`: the folder of one in whose tokens prompts are counted. Raises ValueError as
-    `Server.sized` does, and for a folder without a tokenizer."""
+    """Raises ValueError as `Server.sized` does, and for a folder without a tokenizer."""
     sized = server.sized(mode, capture_sizes, prefix_caching=prefix_caching)
-    folder = resolve_model(tokenizer)
     steps = RealTime(Replica(server.costs, sized.limits, sized.dispatcher))
+    folder = resolve_model(tokenizer)
     words, template = Tokenizer(folder, ()), ChatTemplate(folder)
     return Backend(server.config.name, steps, words, template, Placeholder)
 
@@ -78,9 +71,9 @@ def real(
     spec: str = "h200", max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
     max_model_len: int | None = None, prefix_caching: bool = True, steps_per_replay: int = 1,
 ) -> Backend:  # fmt: skip
-    """The engine of a wing ("sim" or "cuda") over a checkpoint's folder or hub id, its graphs
-    captured. The cache holds `max_num_seqs` requests of `max_model_len` tokens, where they fit.
-    Raises ValueError for a folder that is no checkpoint, and for what does not fit."""
+    """The engine of a wing ("sim" or "cuda"), its graphs captured. The cache holds `max_num_seqs`
+    requests of `max_model_len` tokens, where they fit. Raises ValueError for a folder that is no
+    checkpoint, and for what does not fit."""
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)

@@ -1,13 +1,7 @@
-"""OpenAI's two ways to ask for a text, as requests of the engine, and its answers as JSON.
-
-In:  the body of a POST to /v1/completions or /v1/chat/completions.
-Out: a `Body` and the `Request` that it asks for; an `Answer`, its text up to a stop string; or a
-     `Refused`, in OpenAI's error form (https://platform.openai.com/docs/api-reference).
-
-Some of vLLM's own parameters are taken, too. What is not supported is refused, not passed over.
+"""OpenAI's two ways to ask for a text, as requests of the engine, and its answers as JSON
+(https://platform.openai.com/docs/api-reference). Some of vLLM's own parameters are taken, too. What
+is not supported is refused, not passed over.
 """
-
-from __future__ import annotations
 
 import random
 import re
@@ -154,7 +148,6 @@ class Answer:
     tokens = 0
 
     def __init__(self, pieces: TextStream | Placeholder, stops: list[str], prompt: int) -> None:
-        """`prompt`: its tokens."""
         self._pieces, self._stops, self._held, self._prompt = pieces, stops, "", prompt
         self._keep = max(map(len, stops), default=1) - 1  # may be the beginning of a stop string
 
@@ -171,6 +164,5 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        total = self._prompt + self.tokens
-        names = ("prompt_tokens", "completion_tokens", "total_tokens")
-        return dict(zip(names, (self._prompt, self.tokens, total), strict=True))
+        return {"prompt_tokens": self._prompt, "completion_tokens": self.tokens,
+                "total_tokens": self._prompt + self.tokens}  # fmt: skip

@@ -1,15 +1,10 @@
 """Several simulated servers behind a router: pools, cold starts, what it costs, who was content.
 
-In:  the requests of a trace, a `Design`: cards, router, pools, autoscaler, service-level objective.
-Out: a `FleetReport`.
-
 Every replica is the server of `serve`. With a **prefill pool** a request gets its first token
 there; then its K and V cross the link of that replica, one request after another, to the decode
 pool. A replica that the **autoscaler** starts is paid for at once and serves after its cold start:
 booting, reading the weights, capturing its graphs. One that it stops serves those that it has.
 """
-
-from __future__ import annotations
 
 import math
 import random
@@ -41,7 +36,7 @@ Router = Callable[[Sequence[Replica], Arrival], Replica]
 def outstanding(replica: Replica, arrival: Arrival) -> int:
     """Tokens that the replica has promised and not finished, at the time of the arrival."""
     replica.advance_to(arrival.at_us)
-    return replica.load.tokens
+    return replica.outstanding
 
 
 def round_robin() -> Router:
@@ -49,38 +44,35 @@ def round_robin() -> Router:
     return lambda replicas, _: replicas[next(turns) % len(replicas)]
 
 
-def least_tokens() -> Router:
-    return lambda replicas, arrival: min(replicas, key=lambda one: outstanding(one, arrival))
+def least(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
+    return min(replicas, key=lambda one: outstanding(one, arrival))
 
 
 def power_of_two() -> Router:
     """The better of two drawn at random: nearly as good as the best (Mitzenmacher, TPDS 2001)."""
-    rng, best = random.Random(0), least_tokens()
-    return lambda replicas, arrival: best(rng.sample(replicas, min(2, len(replicas))), arrival)
+    rng = random.Random(0)
+    return lambda replicas, arrival: least(rng.sample(replicas, min(2, len(replicas))), arrival)
 
 
-def prefix_aware() -> Router:
-    """Where least is to do, once the tokens that the replica's cache holds are left out."""
-
-    def choose(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
-        work = [outstanding(one, arrival) for one in replicas]
-        caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
-        key, ids = b"", prompt_ids(arrival.number, arrival.request)
-        size = replicas[0].limits.block_size
-        for end in range(size, len(ids), size):
-            key = block_key(key, ids[end - size : end])
-            caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
-            if not caches:
-                break
-            for i in caches:
-                work[i] -= size
-        return replicas[work.index(min(work))]
-
-    return choose
+def prefix_aware(replicas: Sequence[Replica], arrival: Arrival) -> Replica:
+    """Where least is to do beside the tokens that the replica's cache holds."""
+    work = [outstanding(one, arrival) for one in replicas]
+    caches = {i: c for i, one in enumerate(replicas) if (c := one.scheduler.prefix_cache)}
+    key, ids = b"", prompt_ids(arrival.number, arrival.request)
+    size = replicas[0].limits.block_size
+    for end in range(size, len(ids), size):
+        key = block_key(key, ids[end - size : end])
+        caches = {i: c for i, c in caches.items() if c.blocks.find(key) is not None}
+        if not caches:
+            break
+        for i in caches:
+            work[i] -= size
+    return replicas[work.index(min(work))]
 
 
 ROUTERS: dict[str, Callable[[], Router]] = {
-    "round-robin": round_robin, "least": least_tokens, "two": power_of_two, "prefix": prefix_aware,
+    "round-robin": round_robin, "least": lambda: least, "two": power_of_two,
+    "prefix": lambda: prefix_aware,
 }  # fmt: skip
 
 
@@ -112,7 +104,7 @@ class Design:
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
             raise ValueError(f"router {self.router!r}: expected one of {', '.join(ROUTERS)}")
-        if not self.cards or not 0 <= self.prefill < len(self.cards):
+        if not 0 <= self.prefill < len(self.cards):
             words = f"{self.prefill} of {len(self.cards)} replicas compute prompts"
             raise ValueError(f"{words}: one at least has to be left for the answers")
         if self.prefill and self.scale_at:
@@ -170,7 +162,6 @@ class Pool:
             self._start(-math.inf)
 
     def serve(self, arrivals: Iterable[Arrival]) -> None:
-        """Serve all, which come in order, to their end."""
         for arrival in arrivals:
             at_us, request = arrival.at_us, arrival.request
             if self.design.scale_at:
@@ -212,13 +203,13 @@ class Pool:
             staying = [m for m in self.members if m.leaves_us == math.inf]
             for member in staying:
                 member.replica.advance_to(at_us)
-            load = sum(m.replica.load.requests for m in staying)
+            load = sum(m.replica.unfinished for m in staying)
             wanted = max(1, math.ceil(load / self.design.scale_at))
             for _ in range(min(wanted - len(staying), len(self.cards))):
                 self._start(at_us)
             ready = [m for m in staying if m.ready_us <= at_us]
             if wanted < len(staying) and len(ready) > 1:
-                leaving = min(ready, key=lambda m: m.replica.load)
+                leaving = min(ready, key=lambda m: (m.replica.unfinished, m.replica.outstanding))
                 leaving.leaves_us = at_us
                 self.cards.append(leaving.card)
 
@@ -227,8 +218,8 @@ def run(
     design: Design, requests: Iterable[TraceRequest],
     on_served: Callable[[Served], object] = lambda _: None,
 ) -> FleetReport:  # fmt: skip
-    """Serve a trace, in order of arrival; `on_served` is told of each request as it ends. Raises
-    ValueError for a name that is not known, and for a model that does not fit."""
+    """Serve a trace, in order of arrival. Raises ValueError for a name that is not known, and for a
+    model that does not fit."""
     report, ttft, itl = FleetReport(), LogHistogram(), LogHistogram()
     trace, content, tokens, last_us = list(requests), 0, 0, 0.0
     first_us = trace[0].arrival_us if trace else 0.0
@@ -256,9 +247,7 @@ def run(
         link_free_us[id(replica)] = at_us = begins_us + took_us
         landed.append(Arrival(served.number, at_us, request, served.first_token_us))
 
-    arrivals: Iterable[Arrival] = (
-        Arrival(number, one.arrival_us, one) for number, one in enumerate(trace)
-    )
+    arrivals: Iterable[Arrival] = (Arrival(i, one.arrival_us, one) for i, one in enumerate(trace))
     decode = Pool(design, design.cards[design.prefill :], book, receives=design.prefill > 0)
     pools, landed, link_free_us = [decode], list[Arrival](), dict[int, float]()
     if design.prefill:
@@ -267,7 +256,6 @@ def run(
         pools[0].serve(a._replace(request=replace(a.request, output_tokens=1)) for a in arrivals)
         arrivals = sorted(landed, key=lambda one: one.at_us)
     decode.serve(arrivals)
-    report.refused = sum(pool.refused for pool in pools)
     elapsed_us = last_us - first_us
     members = [member for pool in pools for member in pool.members]
     for member in members:
@@ -278,6 +266,7 @@ def run(
         report.cost_per_hour += price * paid_us / max(1.0, elapsed_us)
     spans = [(member.paid_from_us, member.leaves_us) for member in members]
     report.most_replicas = max(sum(a <= at < b for a, b in spans) for at, _ in spans)
+    report.refused = sum(pool.refused for pool in pools)
     report.cold_starts = sum(pool.cold_starts for pool in pools)
     report.cold_start_us = max(pool.cold_start_us for pool in pools)
     report.served_by = [member.replica.report.requests for member in members]

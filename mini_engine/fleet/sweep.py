@@ -1,16 +1,13 @@
-"""Many fleets on one trace, on all cores or on a cluster: a table that grows on the disk.
-
-In:  a `Sweep`: a trace and the designs to serve it. Out: a CSV file, a row for each design as it is
-     done. A sweep that was cut goes on where it stopped, and ends with the same table.
-
-A worker that dies takes one cell with it: its row says so.
+"""Many fleets on one trace, on all cores or on a cluster: a CSV file, a row for each design as it
+is done. A sweep that was cut goes on where it stopped, and ends with the same table. A worker that
+dies takes one cell with it: its row says so.
 """
-
-from __future__ import annotations
 
 import csv
 import hashlib
 import io
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, fields, replace
@@ -43,6 +40,23 @@ class Sweep:
         same = {replace(d, cards=("",), prefill=0, router="least", mode="") for d in self.designs}
         said = repr((sorted(map(repr, same)), self.columns, self.shared)).encode()
         return hashlib.sha256(Path(self.trace).read_bytes() + said).hexdigest()[:12]
+
+
+def cards_of(words: str) -> tuple[str, ...]:
+    """`2xh100+1xl40s` as the cards of three replicas. Raises ValueError for other words."""
+    found: list[str] = []
+    for part in words.split("+"):
+        times = re.fullmatch(r"(\d+)x(.+)", part)
+        if not times or not 1 <= int(times[1]) <= 10_000:
+            raise ValueError(f"{part!r:.40} is no NxCARD, as in 2xh100+1xl40s")
+        found += [times[2]] * int(times[1])
+    return tuple(found)
+
+
+def cheapest(rows: Iterable[dict[str, Any]], share: float) -> dict[str, Any] | None:
+    """Of those that keep this share of requests content; of equal ones the lowest p99 of TTFT."""
+    good = [row for row in rows if not row["error"] and row["content_share"] >= share]
+    return min(good, key=lambda r: (r["cost_per_hour"], r["ttft_p99_us"] or math.inf), default=None)
 
 
 def designs_up_to(
@@ -121,7 +135,7 @@ def key_of(row: Row) -> tuple[str, ...]:
 
 def sweep_to(
     path: Path, sweep: Sweep, *, on: str = "processes", jobs: int = 1,
-    tell: Callable[[Row], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
+    tell: Callable[[str], object] = lambda _: None, do: Callable[[Sweep, Design], Row] = row_of,
 ) -> list[Row]:  # fmt: skip
     """Fill the table, and return its rows in order. `on`: "processes", "ray", or the address of a
     Ray cluster. Raises ValueError where the file holds another table."""
@@ -139,7 +153,7 @@ def sweep_to(
             rows[key_of(row)] = row = {**dict.fromkeys(HEAD, ""), **row, "sweep": name}
             file.write(text_of([row]))
             file.flush()
-            tell(row)
+            tell(f"{len(rows)} of {len(order)} served")
     write_whole(path, text_of((rows[key] for key in order), HEAD))
     return [rows[key] for key in order]
 

@@ -1,10 +1,4 @@
-"""Messages as a prompt: by the chat template of a checkpoint's folder, or line by line.
-
-In:  a folder with tokenizer_config.json or chat_template.jinja; messages with role and content.
-Out: the prompt that the model was trained to continue with its answer.
-"""
-
-from __future__ import annotations
+"""Messages as a prompt: by the chat template of a checkpoint's folder, or line by line."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,8 +31,7 @@ class ChatTemplate:
             return "".join([*lines, "assistant:"])
         from jinja2 import TemplateError
 
-        # a token may stand there as an object
-        tokens = {name: self._config.get(name) or "" for name in TOKENS}
+        tokens = {name: self._config.get(name) or "" for name in TOKENS}  # each may be an object
         tokens = {k: v["content"] if isinstance(v, dict) else v for k, v in tokens.items()}
         try:
             found = self._compiled.render(messages=messages, add_generation_prompt=True, **tokens)

@@ -1,14 +1,11 @@
 """Hugging Face checkpoint folders: which tensors a model has, and where they are stored.
 
-In:  a `ModelConfig` and a folder with model.safetensors, or with model.safetensors.index.json and
-     its shards. Never a pickle.
-Out: `stored_tensors`: every tensor of the model by name, checked against the config, not yet read.
-     `layer_parts`: the tensors of a layer, and which of them are stacked by rows: one wide kernel
-     reads the same bytes as several narrow ones and takes one launch.
+A folder has model.safetensors, or model.safetensors.index.json and its shards; never a pickle.
+`layer_parts` says which tensors of a layer are stacked by rows: one wide kernel reads the same
+bytes as several narrow ones and takes one launch.
 """
 
-from __future__ import annotations
-
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mini_engine.files import parse_json, read_object, typed
+from mini_engine.files import read_object, typed
 from mini_engine.model.config import ModelConfig
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -26,7 +23,7 @@ LARGEST = 1e18  # of a weight's number: one of 2e19 has no square in float32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in a safetensors file: bytes start .. stop - 1 of the file, little-endian."""
+    """Bytes start .. stop - 1 of a safetensors file, little-endian."""
 
     file: Path
     name: str
@@ -42,10 +39,10 @@ class StoredTensor:
 
 
 def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
-    """Find and check every tensor of the model. Raises ValueError, naming file and tensor, for what
-    is missing, cut short, or of another shape or dtype. So does a tensor that the model does not
-    use: its config may be another model's. Two are harmless: RoPE frequencies in old Llama files,
-    and a tied head's copy of the embedding."""
+    """Every tensor of the model by name, not yet read. Raises ValueError, naming file and tensor,
+    for what is missing, cut short, or of another shape or dtype, and for a tensor that the model
+    does not use: its config may be another model's. Two are harmless: RoPE frequencies in old Llama
+    files, and a tied head's copy of the embedding."""
     folder = Path(folder)
     found = _read_folder(folder)
     expected = tensor_shapes(config)
@@ -54,17 +51,15 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
             raise ValueError(f"{folder}: tensor {name} is missing; expected shape {shape}")
         tensor = found[name]
         if tensor.shape != shape or tensor.dtype not in DTYPES:
-            raise ValueError(
-                f"{tensor.file}: tensor {name} is {tensor.dtype} {tensor.shape}, expected "
-                f"{' or '.join(DTYPES)} {shape} from config.json"
-            )
+            wanted = f"{' or '.join(DTYPES)} {shape} from config.json"
+            found_as = f"tensor {name} is {tensor.dtype} {tensor.shape}"
+            raise ValueError(f"{tensor.file}: {found_as}, expected {wanted}")
     for name in found.keys() - expected.keys():
         tied_copy = config.tie_word_embeddings and name == LM_HEAD
         if not tied_copy and not name.endswith("rotary_emb.inv_freq"):
-            raise ValueError(
-                f"{found[name].file}: tensor {name} has no place in a {config.family} of "
-                f"{config.num_layers} layers: does config.json belong to these weights?"
-            )
+            no_place = f"has no place in a {config.family} of {config.num_layers} layers"
+            words = f"tensor {name} {no_place}: does config.json belong to these weights?"
+            raise ValueError(f"{found[name].file}: {words}")
     return {name: found[name] for name in expected}
 
 
@@ -134,8 +129,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a random stand-in for this tensor. Matrices keep activations
     and logits near 1 at any width, except o: random attention is close to a mean over the context,
-    and at full strength the same token would follow each. Norm weights and biases are random, so
-    that code that leaves one out gives different logits."""
+    and at full strength the same token would follow each."""
     if name.endswith("norm.weight"):
         return 1.0, 0.2
     if len(shape) == 1:
@@ -147,9 +141,8 @@ def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
     """Raises ValueError for a least and largest number (NaN is both) that make every token NaN."""
     if not -LARGEST <= least <= most <= LARGEST:
-        raise ValueError(
-            f"{tensor.file}: tensor {tensor.name} has {least:g} to {most:g}, not finite"
-        )
+        words = f"tensor {tensor.name} has {least:g} to {most:g}, not finite"
+        raise ValueError(f"{tensor.file}: {words}")
 
 
 @dataclass(frozen=True)
@@ -177,21 +170,16 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     """The file's tensors: 8 bytes of header length, a JSON header, then data at its offsets
     (https://huggingface.co/docs/safetensors/index#format)."""
     try:
-        # Opening checks the header, the offsets against the shapes, and the file's length.
-        with safe_open(path, framework="np"):
+        with safe_open(path, framework="np"):  # checks header, offsets, shapes, and the length
             pass
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = parse_json(file.read(length), str(path))
-    assert isinstance(header, dict)  # the library has read it
+        header = json.loads(file.read(length))
     header.pop("__metadata__", None)
-    data = 8 + length
-    return {
-        name: StoredTensor(
-            path, name, entry["dtype"], tuple(entry["shape"]),
-            data + entry["data_offsets"][0], data + entry["data_offsets"][1],
-        )
-        for name, entry in header.items()
-    }  # fmt: skip
+    found = {}
+    for name, entry in header.items():
+        place = (8 + length + offset for offset in entry["data_offsets"])
+        found[name] = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), *place)
+    return found

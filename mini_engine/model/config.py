@@ -5,11 +5,9 @@
 
 It reads three families of decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on each
 head of q and k) and llama, and model types that are one of them by another name (`SAME_AS`). In
-qwen3_moe a mixture of experts takes the place of each MLP. With several GPUs (tensor parallel),
-`shard` is the model that one of them has: a decoder of fewer heads and narrower MLPs. A feature
-that the engine does not compute is refused by its name, since the model would load and write
-nonsense. With `predicted=True`, for a shape whose weights nobody loads, those are accepted that do
-not change what a step launches: RoPE, the layout of the file, weights in few bits, attention sinks.
+qwen3_moe a mixture of experts takes the place of each MLP. A feature that the engine does not
+compute is refused by its name, since the model would load and write nonsense. With `predicted`, for
+a shape whose weights nobody loads, those are accepted that do not change what a step launches.
 """
 
 from __future__ import annotations
@@ -27,6 +25,11 @@ SAME_AS = {  # model_type -> family
     "mistral": "llama", "phi3": "llama", "mixtral": "llama", "seed_oss": "qwen2",
     "gpt_oss": "qwen2", "qwen3_moe": "qwen3",
 }  # fmt: skip
+NOT_LOADED = {
+    "phi3": "whose files hold q, k and v as one tensor",
+    "mixtral": "whose tensors have names of their own",
+    "gpt_oss": "whose attention sinks are not computed",
+}
 MIXTURES = ("qwen3_moe", "gpt_oss", "mixtral")
 SLIDING = ("mistral", "phi3")  # a window needs no use_sliding_window
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -35,7 +38,7 @@ LARGEST = 10**10  # of a size, and of RoPE's base
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """RoPE of rope_type "llama3". Raises ValueError if the numbers do not fit together."""
+    """RoPE of rope_type "llama3"."""
 
     factor: float  # by which slow pairs turn more slowly
     low_freq_factor: float  # slow: fewer turns than this in the original context
@@ -49,8 +52,8 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: a router scores all MLPs of a layer for each token, and the token is
-    computed by the best `active` of them. Raises ValueError for more than there are."""
+    """A mixture of experts: a router scores all MLPs of a layer for each token, and the best
+    `active` of them compute it."""
 
     count: int
     active: int  # for each token
@@ -59,13 +62,11 @@ class Experts:
 
     def __post_init__(self) -> None:
         if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
-            raise ValueError(
-                f"num_experts_per_tok is {in_short(self.active)} of {in_short(self.count)} experts"
-            )
+            raise ValueError(f"num_experts_per_tok is {self.active} of {self.count} experts")
 
     def touched(self, tokens: float) -> float:
         """How many experts of a layer compute something for so many tokens, expected for a router
-        that chooses each as often as any other: count * (1 - (1 - active / count) ** tokens)."""
+        that chooses each as often as any other."""
         return float(self.count * (1 - (1 - self.active / self.count) ** tokens))
 
 
@@ -102,25 +103,21 @@ class ModelConfig:
             if type(value) in (int, float) and not 0 < value <= LARGEST:
                 raise ValueError(f"{name} is {in_short(value)}, expected above 0, to {LARGEST:,}")
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
-            )
+            heads = f"num_heads {self.num_heads} is no multiple of num_kv_heads"
+            raise ValueError(f"{heads} {self.num_kv_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, expected even: RoPE turns pairs")
 
     @property
     def q_size(self) -> int:
-        """Columns of q."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Columns of k, and of v."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def group_size(self) -> int:
-        """Query heads that share one KV head."""
         return self.num_heads // self.num_kv_heads
 
     @property
@@ -135,7 +132,7 @@ class ModelConfig:
 
     @property
     def vocab_rows(self) -> int:
-        """Rows of the head on this rank. A vocabulary that cannot be shared is whole on each."""
+        """Rows of the head on this rank; a vocabulary that cannot be shared is whole."""
         return self.vocab_size // (1 if self.vocab_size % self.ranks else self.ranks)
 
     def touched_share(self, tokens: float) -> float:
@@ -143,9 +140,9 @@ class ModelConfig:
         return self.experts.touched(tokens) / self.experts.count if self.experts else 1.0
 
     def shard(self, ranks: int) -> ModelConfig:
-        """What one of `ranks` GPUs has of the whole model: every matrix cut by heads, by
-        intermediate size or by vocabulary, norms whole. A KV head that must serve several ranks is
-        on each of them. Raises ValueError for a number that does not divide."""
+        """What one of `ranks` GPUs (tensor parallel) has of the whole model: matrices cut by heads,
+        intermediate size or vocabulary, norms whole. A KV head that must serve several ranks is on
+        each of them. Raises ValueError for a number that does not divide."""
         inner = self.experts.width if self.experts else self.intermediate_size
         sizes = {"num_heads": self.num_heads, "intermediate_size": inner}
         if ranks < self.num_kv_heads:
@@ -155,10 +152,9 @@ class ModelConfig:
                 raise ValueError(f"{self.name}: {name} {size} does not divide by {ranks} ranks")
         experts = self.experts and replace(self.experts, width=inner // ranks)
         return replace(
-            self, num_heads=self.num_heads // ranks,
+            self, num_heads=self.num_heads // ranks, experts=experts, ranks=ranks,
             num_kv_heads=max(self.num_kv_heads // ranks, 1),
             intermediate_size=self.intermediate_size if experts else inner // ranks,
-            experts=experts, ranks=ranks,
         )  # fmt: skip
 
     def rope_frequencies(self) -> tuple[float, ...]:
@@ -213,7 +209,7 @@ def named_shape(name: str) -> ModelConfig:
 
 
 def tiny_shape() -> ModelConfig:
-    """A decoder so small that all it takes is what issues it: a CPU computes it in no time."""
+    """A decoder so small that a CPU computes it in no time."""
     return replace(
         named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
         num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
@@ -229,8 +225,7 @@ class _Ends:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        ends = self.eos_token_id
-        return (ends,) if isinstance(ends, int) else ends
+        return (ends,) if isinstance(ends := self.eos_token_id, int) else ends
 
 
 @dataclass(frozen=True)
@@ -247,8 +242,7 @@ class _RopeJson:
 @dataclass(frozen=True, kw_only=True)
 class _ConfigJson(_Ends):
     """The fields of a config.json that this engine reads, or has to refuse. One without a default
-    here must be in the file: other defaults of transformers are the shape of some 7B model, so a
-    missing size would give a wrong model instead of an error."""
+    here must be in the file: transformers' own default is the shape of some 7B model."""
 
     model_type: Literal[
         "qwen2", "qwen3", "llama", "mistral", "phi3", "seed_oss", "qwen3_moe", "gpt_oss", "mixtral"
@@ -293,12 +287,8 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
         rope = typed(_RopeJson, said, key, more=True)
         if rope.factor is not None or "llama3" in (rope.rope_type, rope.type):
             scaling = typed(RopeScaling, said, key, more=True)
-        if j.model_type == "phi3":
-            raise ValueError("model_type is 'phi3', whose files hold q, k and v as one tensor")
-        if j.model_type == "mixtral":
-            raise ValueError("model_type is 'mixtral', whose tensors have names of their own")
-        if j.model_type == "gpt_oss":
-            raise ValueError("model_type is 'gpt_oss', whose attention sinks are not computed")
+        if j.model_type in NOT_LOADED:
+            raise ValueError(f"model_type is {j.model_type!r}, {NOT_LOADED[j.model_type]}")
         if stored := j.quantization_config:
             method = stored["quant_method"]
             raise ValueError(f"quantization_config: {method!r}, whose weights are not read")
@@ -319,28 +309,16 @@ def _config_of(j: _ConfigJson, name: str, predicted: bool) -> ModelConfig:
     window = j.sliding_window if j.use_sliding_window or j.model_type in SLIDING else None
     longest = min(j.max_position_embeddings, window or j.max_position_embeddings)
     return ModelConfig(
-        name=name,
-        family=family,
-        hidden_size=j.hidden_size,
-        intermediate_size=j.intermediate_size,
-        num_layers=j.num_hidden_layers,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab_size=j.vocab_size,
-        max_position_embeddings=longest,
-        rope_theta=theta,
-        rope_scaling=scaling,
-        rms_norm_eps=j.rms_norm_eps,
-        qkv_bias=family == "qwen2",
-        qk_norm=family == "qwen3",
-        tie_word_embeddings=j.tie_word_embeddings,
-        dtype=j.dtype or j.torch_dtype,
-        eos_token_ids=j.ids,
-        packed=packed,
+        name, family, j.hidden_size, j.intermediate_size, j.num_hidden_layers,
+        num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim,
+        vocab_size=j.vocab_size, max_position_embeddings=longest,
+        rope_theta=theta, rope_scaling=scaling, rms_norm_eps=j.rms_norm_eps,
+        qkv_bias=family == "qwen2", qk_norm=family == "qwen3",
+        tie_word_embeddings=j.tie_word_embeddings, dtype=j.dtype or j.torch_dtype,
+        eos_token_ids=j.ids, packed=packed,
         sliding_window=window if longest < j.max_position_embeddings else None,
         experts=_experts_of(j) if j.model_type in MIXTURES else None,
-    )
+    )  # fmt: skip
 
 
 def _packed(stored: Mapping[str, object]) -> str:
@@ -362,13 +340,15 @@ def _experts_of(j: _ConfigJson) -> Experts:
     """Raises ValueError for what is missing, and for layers without experts."""
     if j.decoder_sparse_step != 1 or j.mlp_only_layers:
         raise ValueError("decoder_sparse_step, mlp_only_layers: not every layer has experts")
-    count, active = j.num_experts or j.num_local_experts, j.num_experts_per_tok
     own = j.model_type == "qwen3_moe"
-    width = j.moe_intermediate_size if own else j.intermediate_size
-    if count is None or active is None or width is None:
-        missing = {"num_experts": count, "num_experts_per_tok": active}
-        name = next((n for n, value in missing.items() if value is None), "moe_intermediate_size")
-        raise ValueError(f"{name} is missing")
+    sizes: dict[str, Any] = {
+        "num_experts": j.num_experts or j.num_local_experts,
+        "num_experts_per_tok": j.num_experts_per_tok,
+        "moe_intermediate_size": j.moe_intermediate_size if own else j.intermediate_size,
+    }
+    if missing := [name for name, size in sizes.items() if size is None]:
+        raise ValueError(f"{missing[0]} is missing")
+    count, active, width = sizes.values()
     return Experts(count, active, width, j.norm_topk_prob or not own)
 
 

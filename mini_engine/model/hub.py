@@ -1,10 +1,4 @@
-"""Where a model is: a shape that we know, a folder, or an id of the Hugging Face hub.
-
-`shape_of` gives its shape, for predictions, from what lies on this machine; `resolve_model` its
-folder, fetched if need be, for weights and tokenizer.
-"""
-
-from __future__ import annotations
+"""Where a model is: a shape that we know, a folder, or an id of the Hugging Face hub."""
 
 import importlib
 import os
@@ -22,28 +16,32 @@ HUB_FILES = ["model*.safetensors", *(f"{name}.json" for name in _JSON)]
 
 
 def shape_of(word: str) -> ModelConfig:
-    """The shape of a name, a folder or a hub id. What we know comes before a folder, and before the
-    cache: "Qwen/Qwen3-8B" is "qwen3-8b"."""
+    """For predictions, from what lies on this machine: the shape of a name, a folder or a hub id.
+    What we know comes first: "Qwen/Qwen3-8B" is "qwen3-8b"."""
     if word.lower() in SHAPES:
         return named_shape(word)
     if Path(word).is_dir():
         return ModelConfig.from_folder(word, predicted=True)
     last = word.rpartition("/")[2]
     if not HUB_ID.fullmatch(word):
+        known = f"{', '.join(SHAPES)}, a checkpoint folder, or a hub id"
         near = did_you_mean(word, SHAPES)
-        raise ValueError(
-            f"shape {word!r:.60}: expected one of {', '.join(SHAPES)}, a checkpoint folder, or a "
-            f"hub id{near}"
-        )
+        raise ValueError(f"shape {word!r:.60}: expected one of {known}{near}")
     if last.lower() in SHAPES:
         return named_shape(last)
-    folder = _cached(word)
-    return replace(ModelConfig.from_folder(folder, predicted=True), name=last)
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
+    place = cache / f"models--{word.replace('/', '--')}" / "snapshots"
+    found = [path.parent for path in place.glob("*/config.json")]
+    if not found:
+        raise ValueError(f"{word}: no {place}/*/config.json: hf download {word} config.json")
+    newest = max(found, key=lambda folder: folder.stat().st_mtime)
+    return replace(ModelConfig.from_folder(newest, predicted=True), name=last)
 
 
 def resolve_model(folder_or_id: str | Path) -> Path:
-    """The checkpoint folder: the one given, or that of a hub id ("Qwen/Qwen3-0.6B"), fetched or
-    found in the hub's cache. Raises ValueError when it is neither, or cannot be had."""
+    """For weights and tokenizer: the folder that is given, or that of a hub id, fetched or found in
+    the hub's cache. Raises ValueError when it is neither, or cannot be had."""
     folder = Path(folder_or_id)
     if folder.is_dir():
         return folder
@@ -52,22 +50,10 @@ def resolve_model(folder_or_id: str | Path) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
-        raise ValueError(
-            f"{folder_or_id}: no such folder; to fetch its id, pip install huggingface_hub"
-        ) from None
+        how = "to fetch its id, pip install huggingface_hub"
+        raise ValueError(f"{folder_or_id}: no such folder; {how}") from None
     try:
         return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's errors come from four packages; all mean the same here
         reason = f"{type(error).__name__} {error}".splitlines()[0]
         raise ValueError(f"{folder_or_id}: no folder, and not from the hub: {reason}") from error
-
-
-def _cached(hub_id: str) -> Path:
-    """The newest snapshot in the hub's local cache that has a config.json, if no more."""
-    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
-    place = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
-    found = [path.parent for path in place.glob("*/config.json")]
-    if not found:
-        raise ValueError(f"{hub_id}: no {place}/*/config.json: hf download {hub_id} config.json")
-    return max(found, key=lambda folder: folder.stat().st_mtime)

@@ -30,8 +30,8 @@ class Tokenizer:
         self.eos_token_ids, self._vocab_size = eos_token_ids, vocab_size
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of a prompt, with those that belong before and after it if `special`. Raises
-        ValueError for no ids, and for one that the model has no embedding for."""
+        """Token ids of a prompt, with those that belong around it if `special`. Raises ValueError
+        for no ids, and for one without an embedding."""
         whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
         ids = list(self._tokenizer.encode(whole, add_special_tokens=special).ids)
         if not ids:
@@ -45,7 +45,6 @@ class Tokenizer:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def stream(self) -> TextStream:
-        """A fresh decoder for one request's output."""
         return TextStream(self)
 
 
@@ -55,13 +54,13 @@ class TextStream:
         stream = tokenizer.stream()
         text = "".join(stream.push(i) for i in ids) + stream.finish()    # == decode(ids)
 
-    Exact for byte-level BPE, which Qwen and Llama 3 use. Each push decodes a few ids, not all.
+    Exact for byte-level BPE, which Qwen and Llama 3 use.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # The ids to decode at each push: those of the text returned last, and all newer ones. The
-        # old ones are needed because some decoders drop a space at the very beginning.
+        # The ids of the text returned last, since some decoders drop a space at the very beginning,
+        # and all newer ones.
         self._window: list[int] = []
         self._num_old = 0  # of _window: ids whose text has all been returned
         self._num_given = 0  # characters of _window's text that have been returned
@@ -81,6 +80,4 @@ class TextStream:
 
     def finish(self) -> str:
         """What is still held back after the last id: incomplete characters, as U+FFFD."""
-        rest = self._tokenizer.decode(self._window)[self._num_given :]
-        self._num_given += len(rest)
-        return rest
+        return self._tokenizer.decode(self._window)[self._num_given :]

@@ -5,12 +5,8 @@
     costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
 
 Nodes and capture time add up over the graphs. Activations do not: all graphs share one pool, which
-is as large as the graph that needs most. What the card has left becomes KV blocks:
-
-    card = reserved + weights + activations of the largest step + graphs + KV cache
+is as large as the graph that needs most.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,7 +36,6 @@ CAPTURE_FACTOR = 2.0
 TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 
 BLOCK_SIZE = 16  # tokens
-MIN_BLOCKS = 2  # the null block, and one for requests
 HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 
 
@@ -68,15 +63,9 @@ class LadderCosts:
     """Costs of ladders for one model on one device."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        spec: DeviceSpec,
-        mode: CUDAGraphMode | str,
-        max_num_seqs: int,
-        *,
-        decode_query_len: int = 1,
-        stored: Stored | None = None,
-    ) -> None:
+        self, config: ModelConfig, spec: DeviceSpec, mode: CUDAGraphMode | str, max_num_seqs: int,
+        *, decode_query_len: int = 1, stored: Stored | None = None,
+    ) -> None:  # fmt: skip
         """`decode_query_len`: 1 + speculative tokens."""
         self.mode, self.max_num_seqs, self.decode_query_len = mode, max_num_seqs, decode_query_len
 
@@ -96,18 +85,16 @@ class LadderCosts:
         self._costs_of = costs_of
 
     def of(self, sizes: Sequence[int]) -> GraphCosts:
-        """What the graphs of these capture sizes cost. Raises ValueError as `GraphDispatcher`."""
+        """Of the graphs of these capture sizes. Raises ValueError as `GraphDispatcher`."""
         dispatcher = GraphDispatcher(self.mode, sizes, self.max_num_seqs, self.decode_query_len)
         rungs = [(graph.mode, *self._costs_of(graph)) for graph in dispatcher.descriptors()]
         pieces = [cost.graphs for mode, cost, _ in rungs if mode is CUDAGraphMode.PIECEWISE]
         return GraphCosts(
-            piecewise_rungs=len(pieces),
-            piecewise_graphs=sum(pieces),
-            full_graphs=len(rungs) - len(pieces),
+            len(pieces), sum(pieces), len(rungs) - len(pieces),
             capture_us=CAPTURE_FACTOR * sum(cost.total_us for _, cost, _ in rungs),
             node_bytes=sum(cost.node_bytes for _, cost, _ in rungs),
             pool_bytes=max((pool for *_, pool in rungs), default=0),
-        )
+        )  # fmt: skip
 
     def point(self, ladder: CaptureLadder, histogram: Mapping[int, int]) -> LadderPoint:
         """A ladder with what it pads of a histogram (rows -> steps) and what its graphs cost."""
@@ -128,20 +115,16 @@ class SizedServer:
 
 
 def size_server(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    mode: CUDAGraphMode | str,
-    capture_sizes: Sequence[int],
-    *,
-    max_num_seqs: int | None = None,
-    max_num_batched_tokens: int | None = None,
-    stored: Stored | None = None,
-    kv_blocks: int | None = None,
-    prefix_caching: bool = False,
+    config: ModelConfig, spec: DeviceSpec, mode: CUDAGraphMode | str, capture_sizes: Sequence[int],
+    *, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+    stored: Stored | None = None, kv_blocks: int | None = None, prefix_caching: bool = False,
     preemption: str = "recompute",
-) -> SizedServer:
-    """All memory that nothing else needs becomes KV blocks, `kv_blocks` at most. The default limits
-    are those that vLLM sets on the card. Raises ValueError where not even one block is left."""
+) -> SizedServer:  # fmt: skip
+    """All memory that nothing else needs becomes KV blocks, `kv_blocks` at most:
+
+        card = reserved + weights + activations of the largest step + graphs + KV cache
+
+    The default limits are vLLM's on the card. Raises ValueError where no block is left."""
     max_num_seqs = max_num_seqs or spec.batch_defaults.max_num_seqs
     max_num_batched_tokens = max_num_batched_tokens or spec.batch_defaults.max_num_batched_tokens
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
@@ -151,23 +134,18 @@ def size_server(
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
     left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token
     num_blocks = left // block_bytes
-    if num_blocks < MIN_BLOCKS:
+    if num_blocks < 2:  # the null block, and one for requests
         raise ValueError(
             f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
-            f"are taken before the KV cache, and {MIN_BLOCKS} blocks of {BLOCK_SIZE} tokens "
-            f"take {MIN_BLOCKS * block_bytes / 1e9:.2f} GB: use a larger card, a smaller model or "
+            "are taken, and nothing is left for a KV cache: use a larger card, a smaller model or "
             "fewer rungs"
         )
     limits = SchedulerLimits(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        num_blocks=min(num_blocks, 1 + (kv_blocks or num_blocks)),
-        block_size=BLOCK_SIZE,
-        max_model_len=config.max_position_embeddings,
-        prefix_caching=prefix_caching,
-        preemption=preemption,
+        max_num_seqs, max_num_batched_tokens, min(num_blocks, 1 + (kv_blocks or num_blocks)),
+        BLOCK_SIZE, config.max_position_embeddings,
+        prefix_caching=prefix_caching, preemption=preemption,
         host_blocks=0 if preemption == "recompute" else HOST_BYTES // block_bytes,
-    )
+    )  # fmt: skip
     return SizedServer(limits, dispatcher, costs)
 
 
@@ -175,9 +153,7 @@ def same_steps_on(
     dispatcher: GraphDispatcher, report: ServeReport, costs: StepModel
 ) -> tuple[int, float]:
     """The steps of a run as another ladder's dispatcher has them: rows of padding, and time in µs.
-
-    In truth, shorter steps would also change which requests meet; a second run shows that too.
-    """
+    (Shorter steps would also change which requests meet; a second run shows that too.)"""
     padded_rows, total_us = 0, 0.0
     for ran, (steps, kv_tokens) in report.ran.items():
         # Where a graph takes any mix of requests, how many there were does not matter.
@@ -213,9 +189,7 @@ def optimal_ladder_saving(
         return None
     # as many rungs, the same top, the fewest padded rows
     sizes = optimal_ladder(histogram, len(dispatcher.sizes), top=max(dispatcher.sizes))
-    better = GraphDispatcher(
-        dispatcher.mode, sizes, dispatcher.max_num_seqs, dispatcher.decode_query_len
-    )
+    better = GraphDispatcher(dispatcher.mode, sizes, dispatcher.max_num_seqs)
     rows, us = same_steps_on(dispatcher, report, costs)
     left_rows, left_us = same_steps_on(better, report, costs)
     if left_us > us:

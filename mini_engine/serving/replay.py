@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
-from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import SwappingScheduler, scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
@@ -41,33 +40,22 @@ OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 
 
 def replay(
-    requests: Iterable[TraceRequest],
-    costs: StepModel,
-    limits: SchedulerLimits,
-    dispatcher: GraphDispatcher,
-    *,
-    copies: SwapCost | None = None,
+    requests: Iterable[TraceRequest], costs: StepModel, limits: SchedulerLimits,
+    dispatcher: GraphDispatcher, *, copies: SwapCost | None = None,
     on_served: Callable[[Served], None] | None = None,
-    in_strides: bool = True,
-) -> ServeReport:
-    """Serve the requests, which come in order of arrival; a generator may yield millions.
-
-    A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
-    leaves no room for a token is refused, and an output that does not fit is cut; the report counts
-    both. `copies`: what preempting by swap costs, if not `SwapCost`. `on_served` is called with a
-    request as it ends. Without `in_strides` every step is taken by itself: to check the strides.
-
-    Raises ValueError where the requests are not in order of arrival.
+) -> ServeReport:  # fmt: skip
+    """Serve the requests; a generator may yield millions. A context fits into max_model_len, or
+    into the whole KV cache if that is less. A prompt that leaves no room for a token is refused,
+    and an output that does not fit is cut; the report counts both. `copies`: what preempting by
+    swap costs, if not `SwapCost`. `on_served` is called with a request as it ends. Raises
+    ValueError where the requests are not in order of arrival.
     """
     replica = Replica(costs, limits, dispatcher, copies=copies, on_served=on_served)
-    replica.in_strides = in_strides
     before_us, number = 0.0, 0
     for at, request in enumerate(requests):
         if request.arrival_us < before_us:
-            raise ValueError(
-                f"request {at} arrives at {request.arrival_us} us, the one before it at "
-                f"{before_us} us: sort requests by arrival, from 0 on"
-            )
+            raise ValueError(f"request {at} arrives at {request.arrival_us} us, before {before_us} "
+                             "us: sort requests by arrival, from 0 on")  # fmt: skip
         before_us = request.arrival_us
         replica.advance_to(before_us, watched=False)
         number += replica.submit(number, request)
@@ -79,67 +67,22 @@ def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
     """Token ids of a prompt: those that all sharing prompts begin with, then its own."""
     shared = min(request.shared_tokens, request.prompt_tokens)
     own, first = (number + 1) * OWN_TOKENS, -request.prefix * OWN_TOKENS
-    return array(
-        "q", [*range(first, first + shared), *range(own, own + request.prompt_tokens - shared)]
-    )
-
-
-class BlockCounts(BlockPool):
-    """A BlockPool that counts the blocks of each request and does not number them: where requests
-    share no blocks and none is copied, nobody asks which block holds what. Tables are empty."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size, self._left = num_blocks, block_size, num_blocks - 1
-        self._held: dict[str, int] = {}
-
-    @property
-    def num_free(self) -> int:
-        return self._left
-
-    def has_room(self, request_id: str, num_tokens: int) -> bool:
-        return self.blocks_for(num_tokens) - self._held.get(request_id, 0) <= self._left
-
-    def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        needed, held = -(-num_tokens // self.block_size), self._held.get(request_id, 0)
-        if needed > held:
-            if needed - held > self._left:
-                raise OutOfBlocks
-            self._left -= needed - held
-            self._held[request_id] = needed
-        return ()
-
-    def free(self, request_id: str) -> None:
-        self._left += self._held.pop(request_id)
-
-    def forget(self, request_id: str) -> None:
-        self._left += self._held.pop(request_id, 0)
-
-
-class Load(NamedTuple):
-    """What a server still has to do."""
-
-    requests: int  # waiting and running
-    tokens: int  # of their prompts and answers, at most
+    alone = range(own, own + request.prompt_tokens - shared)
+    return array("q", [*range(first, first + shared), *alone])
 
 
 class Replica:
     """A server: the scheduler, the clock, and the report that is written on the way.
 
     Whoever drives it says what arrives (`submit`) and up to when it runs (`advance_to`): `replay`
-    in the order of a trace, a fleet as its router chooses, `mini_engine up` with every step when
-    its time has come.
+    in the order of a trace, a fleet as its router chooses, `RealTime` by the wall's clock.
     """
 
     def __init__(
-        self,
-        costs: StepModel,
-        limits: SchedulerLimits,
-        dispatcher: GraphDispatcher,
-        *,
-        copies: SwapCost | None = None,
-        on_served: Callable[[Served], None] | None = None,
+        self, costs: StepModel, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,
+        copies: SwapCost | None = None, on_served: Callable[[Served], None] | None = None,
         receives: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`receives`: prompts may have been computed elsewhere (`submit` with a first token)."""
         self.costs, self.limits, self.dispatcher = costs, limits, dispatcher
         self.on_served, self.sharing = on_served, limits.prefix_caching
@@ -147,16 +90,12 @@ class Replica:
         self.copies = copies or SwapCost(costs, dispatcher, budget, size)
         make = SwappingScheduler if receives else scheduler_for
         self.scheduler = make(limits, self.copies.saves_us)
-        if limits.preemption == "recompute" and not self.sharing:
-            self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
         self.report = ServeReport(
-            self.dispatcher.mode.name,
-            self.dispatcher.sizes,
-            limits.num_blocks - 1,
+            dispatcher.mode.name, dispatcher.sizes, limits.num_blocks - 1,
             first_hits=self.scheduler.first_hits if self.sharing else None,
             resumed_hits=self.scheduler.resumed_hits,
-        )
-        self.now_us, self.outstanding, self.in_strides = 0.0, 0, True
+        )  # fmt: skip
+        self.now_us, self.outstanding = 0.0, 0  # tokens of prompts and answers, at most
         usable = (limits.num_blocks - 1) * limits.block_size
         self.context = min(limits.max_model_len, usable)  # tokens of a request
         self.settled = False  # all running requests decode, and nobody can enter before one ends
@@ -166,20 +105,17 @@ class Replica:
         self.decode = cache(self._decode)  # one entry for each batch size
 
     @property
-    def load(self) -> Load:
-        scheduler = self.scheduler
-        return Load(len(scheduler.running) + len(scheduler.waiting), self.outstanding)
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self.scheduler.running) + len(self.scheduler.waiting)
 
     def submit(
         self, number: int, r: TraceRequest, *,
         at_us: float | None = None, first_token_us: float | None = None,
     ) -> bool:  # fmt: skip
         """Take a request, up to whose arrival the replica has advanced; False where its prompt
-        leaves no room for a token.
-
-        `number`: its own among those of the replica. With `first_token_us`, when another server has
-        computed its prompt and its first token, it comes with K and V at `at_us`.
-        """
+        leaves no room for a token. `number`: its own among those of the replica. `first_token_us`:
+        another server has computed its prompt and first token; it comes with K and V at `at_us`."""
         report, room = self.report, self.context - r.prompt_tokens
         if room < 1:
             report.refused += 1
@@ -221,14 +157,12 @@ class Replica:
         return state is not None
 
     def advance_to(self, us: float, *, watched: bool = True) -> None:
-        """Take every step that begins before `us`; the last one may end later.
-
-        Not `watched`: until the next `submit` nobody looks, so where an arrival could only stand
-        behind those who wait, a stride goes on beyond it.
-        """
+        """Take every step that begins before `us`; the last one may end later. Not `watched`: until
+        the next `submit` nobody looks, so where an arrival could only stand behind those who wait,
+        a stride goes on beyond it."""
         while self.scheduler.has_unfinished and self.now_us < us:
             until = us if watched or not self.scheduler.waiting else math.inf
-            if not (self.in_strides and self.settled and self.stride(until)):
+            if not (self.settled and self.stride(until)):
                 self.step()
 
     def _decode(self, num_reqs: int) -> tuple[Count, tuple[Line, ...]]:
@@ -261,8 +195,11 @@ class Replica:
         uniform = decodes == n
         descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
         us = self.costs.itl_us(*padded_step(descriptor, n, kv_tokens, qk_pairs))
-        if batch.swap_out or batch.swap_in:
-            us += self._copies_us(batch)
+        if blocks := len(batch.swap_out) + len(batch.swap_in):
+            copies_us = self.copies.copy_us(blocks)
+            report.swapped_bytes += blocks * self.copies.block_bytes
+            report.swap_us += copies_us
+            us += copies_us
         self.now_us += us
         if self.paused_us:
             decodes -= self._book_pauses(batch)
@@ -280,9 +217,8 @@ class Replica:
         """The youngest running requests stand in front of the waiting line again, the oldest of
         them first; `computed` were their tokens in the cache."""
         for state, tokens in zip(self.scheduler.waiting, computed, strict=False):
-            swapped = state.num_computed > 0
             self.report.preemptions += 1
-            if swapped:
+            if state.num_computed > 0:
                 self.report.swaps += 1
                 self.report.swap_saved_us += self.copies.saves_us(tokens)
             else:
@@ -290,16 +226,9 @@ class Replica:
             if state.output:
                 self.paused_us.setdefault(state.request.request_id, self.now_us)
 
-    def _copies_us(self, batch: ScheduledBatch) -> float:
-        us = sum(self.copies.copy_us(len(way)) for way in (batch.swap_out, batch.swap_in))
-        blocks = len(batch.swap_out) + len(batch.swap_in)
-        self.report.swapped_bytes += blocks * self.copies.block_bytes
-        self.report.swap_us += us
-        return us
-
     def _book_pauses(self, batch: ScheduledBatch) -> int:
-        """How many decodes of this batch had to wait between two tokens; the time that they and
-        the resumed prompts waited."""
+        """Books how long decodes and resumed prompts waited between two tokens, and counts the
+        decodes."""
         decodes = 0
         for entry in batch.entries:
             if entry.samples and entry.request.request_id in self.paused_us:
@@ -376,7 +305,6 @@ class Replica:
             return most
 
         def blocks(steps: int) -> int:
-            """Blocks that `steps` steps take."""
             cached = [state.num_computed for state in running]
             return sum(pool.blocks_for(c + steps) - pool.blocks_for(c) for c in cached)
 
@@ -384,15 +312,12 @@ class Replica:
 
     def _token(self, request: Request) -> int:
         """What a request writes, again and again. In a prefix cache no other text may have it."""
-        if self.sharing:
-            return (int(request.request_id) + 1) * OWN_TOKENS - 1
-        return 0
+        return (int(request.request_id) + 1) * OWN_TOKENS - 1 if self.sharing else 0
 
 
 class RealTime:
     """A `Replica` on the wall's clock, for one thread: each step ends when it is predicted to. What
-    Python and a sleep that is too long add to one step is caught up in the next. Ids are numbers.
-    """
+    Python and too long a sleep add to one step is caught up in the next. Ids are numbers."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica, self.scheduler, self.cancel = replica, replica.scheduler, replica.cancel
@@ -423,7 +348,6 @@ class Ramp(NamedTuple):
     steps: int
 
     def total_us(self, steps: int) -> float:
-        """Time of the first `steps` steps."""
         return steps * self.first_us + self.growth_us * (steps * (steps - 1) // 2)
 
 

@@ -1,17 +1,15 @@
 """The report of a simulated server: what is counted while it runs, and what follows from that.
 
 Memory does not grow with steps or requests: latencies go into histograms (percentiles within
-0.25%), steps into one count for each kind of step.
-
-**Percentile** means nearest rank everywhere: the p-th percentile of n values is the
-ceil(p/100 * n)-th in order, a value that occurred (Hyndman & Fan 1996, "Sample Quantiles in
-Statistical Packages", definition 1).
+0.25%), steps into one count for each kind of step. A **percentile** of n values is the
+ceil(p/100 * n)-th in order (Hyndman & Fan 1996, "Sample Quantiles", definition 1).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
@@ -34,11 +32,8 @@ _EDGES = tuple(LOWEST * GROWTH**i for i in range(2 + int(math.log(HIGHEST / LOWE
 
 @dataclass
 class LogHistogram:
-    """Counts of positive values in bins of constant ratio: fixed memory for any stream.
-
-    Bin i holds _EDGES[i-1] <= value < _EDGES[i]; the first and the last bin hold what is below and
-    above. Count, min and max are exact. A value of weight w counts as w equal values.
-    """
+    """Counts of positive values in bins of constant ratio, and exact count, min and max. Bin i
+    holds _EDGES[i-1] <= value < _EDGES[i]. A value of weight w counts as w equal values."""
 
     count: int = 0
     min: float = math.inf
@@ -50,8 +45,8 @@ class LogHistogram:
         self._book(weight, value, value)
 
     def add_ramp(self, first: float, step: float, terms: int, weight: int = 1) -> None:
-        """Add first, first + step, …, `terms` of them (1 or more), each `weight` times: one
-        division for each bin. `step`: 0 or more."""
+        """Add first, first + step, …, `terms` of them (1 or more), each `weight` times. `step`: 0
+        or more."""
         last = first + (terms - 1) * step
         last_bin = bisect_right(_EDGES, last)
         done = 0
@@ -63,7 +58,6 @@ class LogHistogram:
         self._book(terms * weight, first, last)
 
     def merge(self, other: LogHistogram) -> None:
-        """Add all values of another one."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
         self._book(other.count, other.min, other.max)
 
@@ -89,7 +83,7 @@ def _rank(count: int, percent: float) -> int:
 
 
 def _terms_below(edge: float, first: float, step: float) -> int:
-    """Number of terms of the ramp below the edge, by floating-point comparison."""
+    """Number of terms of the ramp below the edge."""
     n = math.ceil((edge - first) / step)
     # Quotient and terms are rounded: check the terms on both sides of the edge.
     while first + (n - 1) * step >= edge:
@@ -154,8 +148,8 @@ class ServeReport:
     prefill_tokens_saved: int = 0  # of new requests, by the prefix cache
     recompute_tokens_saved: int = 0  # of preempted requests, by the prefix cache
     steps: int = 0
-    steps_by_mode: dict[str, int] = field(default_factory=dict)
-    steps_by_rung: dict[str, dict[int, int]] = field(default_factory=dict)  # NONE: by rows
+    steps_by_mode: Counter[str] = field(default_factory=Counter)
+    steps_by_rung: dict[str, Counter[int]] = field(default_factory=dict)  # NONE: by rows
     rows: int = 0  # tokens computed
     padded_rows: int = 0  # rows of padding beside them
     padding_waste: float = 0.0  # padded_rows / (rows + padded_rows)
@@ -175,15 +169,13 @@ class ServeReport:
 
     def histogram(self, top: int) -> dict[int, int]:
         """Rows of a step before padding -> steps, up to `top` rows."""
-        steps: dict[int, int] = {}
+        steps = Counter[int]()
         for ran, (count, _) in self.ran.items():
-            if ran.rows <= top:
-                steps[ran.rows] = steps.get(ran.rows, 0) + count
-        return dict(sorted(steps.items()))
+            steps[ran.rows] += count
+        return {rows: count for rows, count in sorted(steps.items()) if rows <= top}
 
     def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int, free: int) -> None:
-        """Steps of one kind, which took `us` and read `kv_tokens` in all; before anybody leaves,
-        `free` blocks are left."""
+        """Steps of one kind: `us` and `kv_tokens` of all; `free` blocks before anybody leaves."""
         self.turns += 1
         count[0] += steps
         count[1] += kv_tokens
@@ -215,10 +207,10 @@ class ServeReport:
             self.steps += steps
             self.rows += ran.rows * steps
             self.padded_rows += (padded - ran.rows) * steps
-            self.steps_by_mode[mode] = self.steps_by_mode.get(mode, 0) + steps
-            by_rung = self.steps_by_rung.setdefault(mode, {})
-            by_rung[padded] = by_rung.get(padded, 0) + steps
-        self.steps_by_rung = {m: dict(sorted(r.items())) for m, r in self.steps_by_rung.items()}
+            self.steps_by_mode[mode] += steps
+            self.steps_by_rung.setdefault(mode, Counter())[padded] += steps
+        for mode, rungs in self.steps_by_rung.items():
+            self.steps_by_rung[mode] = Counter(dict(sorted(rungs.items())))
         self.padding_waste = self.padded_rows / max(1, self.rows + self.padded_rows)
         return self
 

@@ -1,10 +1,7 @@
 """Traces of requests: when each arrived, how long its prompt was, how many tokens it got.
 
-In:  CSV with a header, or JSON lines; `Columns` says which column holds what. The result file of a
-     benchmark is a JSON object with a list of all requests in each field.
-Out: the requests in order of arrival, the first of them at time 0; and how many rows got no token.
-
-What cannot be read is an error that names file, line, column and value.
+A trace is CSV with a header, or JSON lines; `Columns` says which column holds what. The result file
+of a benchmark is a JSON object with a list of all requests in each field.
 """
 
 import csv
@@ -20,6 +17,7 @@ from statistics import NormalDist
 
 from mini_engine.files import in_short, parse_json
 
+BEYOND = "beyond"  # the name of what a row has and the header does not
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
 
@@ -71,10 +69,9 @@ class Trace(list[TraceRequest]):
 
 
 def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
-    """Read a trace whose columns are these, or, without them, one of `KNOWN`.
-
-    Raises OSError where the file cannot be opened; ValueError for a bad row, columns that are not
-    there, and a file without any request.
+    """The requests in order of arrival, the first of them at time 0. Without `columns`, the trace
+    is one of `KNOWN`. Raises OSError where the file cannot be opened, and ValueError, which names
+    file, line, column and value, for a bad row, missing columns, and a file without any request.
     """
     read: list[tuple[float, int, int]] = []
     number = 0
@@ -106,7 +103,7 @@ def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
 
 
 def _names_and_rows(lines: Iterator[str]) -> tuple[list[str], Iterator[dict[str, object]]]:
-    """The names in a file's first line, and its rows: each has its values by name."""
+    """The names in a file's first line, and its rows: values by name."""
     first = next(lines, "").lstrip()
     if not first:
         raise ValueError("the file is empty")
@@ -116,14 +113,9 @@ def _names_and_rows(lines: Iterator[str]) -> tuple[list[str], Iterator[dict[str,
         row = _json_row(first)
         return list(row), chain([row], map(_json_row, lines))
     mark = max(",;\t", key=first.count)
-    names = [name.strip() for name in next(csv.reader([first], delimiter=mark))]
-
-    def row_of(fields: list[str]) -> dict[str, object]:
-        if len(fields) != len(names):
-            raise ValueError(f"{len(fields)} fields, and the header has {len(names)}")
-        return dict(zip(names, fields, strict=True))
-
-    return names, map(row_of, csv.reader(lines, delimiter=mark))
+    rows = csv.DictReader(chain([first], lines), delimiter=mark, restkey=BEYOND)
+    rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+    return [*rows.fieldnames], rows
 
 
 def _json_row(line: str) -> dict[str, object]:
@@ -138,14 +130,14 @@ def _known(names: list[str]) -> Columns:
         if {*columns.named} <= {*names}:
             return columns
     known = "; ".join(",".join(columns.named) for columns in KNOWN)
-    raise ValueError(
-        f"columns {in_short(','.join(names))}: expected those of a known trace ({known}), or "
-        "--columns time=NAME,prompt=NAME,new=NAME"
-    )
+    raise ValueError(f"columns {in_short(','.join(names))}: expected those of a known trace "
+                     f"({known}), or --columns time=NAME,prompt=NAME,new=NAME")  # fmt: skip
 
 
 def _requests(row: dict[str, object], columns: Columns) -> Iterator[tuple[float, int, int]]:
     """The requests of a row: (us, prompt tokens, new tokens). More than one where it has lists."""
+    if BEYOND in row:
+        raise ValueError(f"{in_short(row[BEYOND])} beyond the names of the header")
     if missing := [name for name in columns.named if name not in row]:
         raise ValueError(f"no column {', '.join(missing)} among {in_short(','.join(row))}")
     values = [row[name] for name in columns.named]
@@ -170,10 +162,8 @@ def _us(columns: Columns, value: object) -> float:
     try:
         time = datetime.fromisoformat(text)  # digits beyond the sixth are dropped
     except ValueError:
-        raise ValueError(
-            f"{columns.time} {in_short(value)} is no time: expected a number from 0 on, or a date "
-            "and time like 2023-11-16 18:15:46.680590"
-        ) from None
+        raise ValueError(f"{columns.time} {in_short(value)} is no time: expected a number from 0 "
+                         "on, or a date like 2023-11-16 18:15:46.680590") from None  # fmt: skip
     return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // MICROSECOND
 
 
@@ -185,17 +175,13 @@ def _count(column: str, value: object, least: int) -> int:
 
 
 def synthetic_trace(
-    num_requests: int,
-    seed: int,
-    *,
-    requests_per_s: float = 5.0,
-    median_prompt_tokens: int = 600,
-    median_output_tokens: int = 150,
+    num_requests: int, seed: int, *, requests_per_s: float = 5.0, median_prompt_tokens: int = 600
 ) -> Iterator[TraceRequest]:
     """Random requests, the same for the same arguments: `random.random` does not change.
 
     Arrivals are a Poisson process (independent users). Lengths are log-normal, with many short ones
-    and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8, cut at 1000.
+    and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8 around 150, cut at
+    1000.
     """
     rng, normal, arrival_us = random.Random(seed), NormalDist(), 0.0
 
@@ -204,11 +190,8 @@ def synthetic_trace(
         return min(most, max(1, round(tokens)))
 
     for _ in range(num_requests):
-        yield TraceRequest(
-            round(arrival_us),
-            length(median_prompt_tokens, 1.0, 8192),
-            length(median_output_tokens, 0.8, 1000),
-        )
+        prompt, output = length(median_prompt_tokens, 1.0, 8192), length(150, 0.8, 1000)
+        yield TraceRequest(round(arrival_us), prompt, output)
         arrival_us += -math.log(1 - rng.random()) / requests_per_s * 1e6
 
 

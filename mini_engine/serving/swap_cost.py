@@ -10,8 +10,6 @@ A block is one copy, and the step waits for all copies, which is the worst case 
 out: gathering the blocks of all layers within the card.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -35,7 +33,6 @@ class SwapCost:
         return self.block_size * self.steps.stored.kv_bytes_per_token
 
     def copy_us(self, blocks: int) -> float:
-        """So many blocks, one way."""
         spec = self.steps.spec
         return blocks * max(self.block_bytes / (spec.link_gb_s * 1e3), spec.copy_us)
 
@@ -52,9 +49,9 @@ class SwapCost:
             context = start + query_len
             prompt = self.dispatcher.dispatch(1, query_len)
             shape = StepShape.mixed([query_len], [context])
-            total_us += self.steps.itl_us(
-                *padded_step(prompt, 1, shape.kv_tokens, shape.qk_pairs)
-            ) - self.steps.itl_us(*padded_step(decode, 1, context, context))
+            chunk = padded_step(prompt, 1, shape.kv_tokens, shape.qk_pairs)
+            total_us += self.steps.itl_us(*chunk)
+            total_us -= self.steps.itl_us(*padded_step(decode, 1, context, context))
         return total_us
 
     def saves_us(self, tokens: int) -> float:

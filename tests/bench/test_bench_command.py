@@ -26,8 +26,8 @@ from mini_engine.bench.variants import (  # noqa: E402
     OursEager,
     VariantKind,
 )
-from mini_engine.cli import main, options  # noqa: E402
-from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cli import main  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for, measured_dtype  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape, tiny_shape  # noqa: E402
 from mini_engine.step.cards import load_spec  # noqa: E402
@@ -183,10 +183,10 @@ def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:
 def test_a_gpu_without_bf16_runs_the_plain_arms_in_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A T4 (sm_75): our kernels say that they cannot run there, and PyTorch's own can."""
     backend = graphs_for("cpu")
-    assert options.dtype_of(backend) == torch.bfloat16
+    assert measured_dtype(backend) == torch.bfloat16
     for module in ("mini_engine.cuda.graphs.backend", "mini_engine.bench.variants"):
         monkeypatch.setattr(f"{module}.why_no_bf16", lambda _: "Tesla T4 (sm_75) has no bf16")
-    assert options.dtype_of(backend) == torch.float16
+    assert measured_dtype(backend) == torch.float16
     reasons = {name: kind.why_not(backend) for name, kind in VARIANTS.items()}
     assert {name for name in ("ours-eager", "ours-graph", "hf-eager") if reasons[name]} == set()
     assert all(reasons[name] for name in ("graph-9", "graph-5", "graph-5-pdl"))

@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import main
-from mini_engine.cli.options import backend_of
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.storage import stored_as
@@ -25,6 +24,7 @@ from mini_engine.step.storage import stored_as
 torch = pytest.importorskip("torch")
 
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
+from mini_engine.cuda.generate import nearest_backend  # noqa: E402
 from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
@@ -114,9 +114,7 @@ def test_without_a_gpu_generate_says_so_and_writes_on_the_cpu(
     told = generated(capsys)
     assert told["prompts"][0]["tokens"] == written
     [note] = told["notes"]
-    assert note == (
-        "PyTorch finds no CUDA GPU here: running on the CPU, in float32 and emulated graphs"
-    )
+    assert note == ("PyTorch finds no CUDA GPU here: running on the CPU, with emulated graphs")
     assert main(WORDS) == 0
     assert one_line(capsys) == note + "\n"
 
@@ -188,8 +186,11 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
 def test_measuring_without_a_gpu_says_that_it_emulates(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert backend_of("auto", Console(stderr=True)).emulated
-    assert one_line(capsys) == "PyTorch finds no CUDA GPU here: the CPU emulator runs instead\n"
+    assert nearest_backend(Console(stderr=True).print).emulated
+    assert (
+        one_line(capsys)
+        == "PyTorch finds no CUDA GPU here: running on the CPU, with emulated graphs\n"
+    )
     assert main([command, "--device", "cuda"]) == 2
     assert "PyTorch finds no CUDA GPU here; use cpu" in one_line(capsys)
 

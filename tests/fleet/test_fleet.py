@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.cli.fleet import cards_of
 from mini_engine.fleet.fleet import ROUTERS, Arrival, Design, run, sized_as
+from mini_engine.fleet.sweep import cards_of
 from mini_engine.serving.replay import Replica, replay
 from mini_engine.serving.report import Served
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
@@ -113,14 +113,14 @@ def test_a_router_answers_with_one_of_the_replicas_and_changes_none(seed: int, r
         )
         for one in replicas:
             one.advance_to(now_us)
-        before = [one.load for one in replicas]
+        before = [one.outstanding for one in replicas]
         chosen = choose(replicas, Arrival(number, now_us, request))
-        assert [one.load for one in replicas] == before
+        assert [one.outstanding for one in replicas] == before
         at = next(i for i, one in enumerate(replicas) if one is chosen)
         if router == "round-robin":
             assert at == number % len(replicas)
         if router == "least":
-            assert before[at].tokens == min(load.tokens for load in before)
+            assert before[at] == min(before)
         chosen.submit(number, request)
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from mini_engine.cli.fleet import cheapest
 from mini_engine.fleet.fleet import Design
-from mini_engine.fleet.sweep import Row, Sweep, cell_of, designs_up_to, row_of, sweep_to
+from mini_engine.fleet.sweep import Row, Sweep, cell_of, cheapest, designs_up_to, row_of, sweep_to
 
 ROOT = Path(__file__).parents[2]
 BASE = Design("qwen3-0.6b", ("h100",), slo_us=(2e5, 1e4))

@@ -32,12 +32,12 @@ def test_a_replica_that_is_looked_at_all_the_time_serves_as_the_trace_does(
         for request in trace:
             for moment in sorted(rng.uniform(now, request.arrival_us) for _ in range(3)):
                 replica.advance_to(moment)
-                assert replica.load.requests >= 0 < replica.load.tokens + 1
+                assert replica.unfinished >= 0 <= replica.outstanding
             now = request.arrival_us
             replica.advance_to(now)
             number += replica.submit(number, request)
         replica.advance_to(float("inf"))
-        assert replica.load == (0, 0)
+        assert (replica.unfinished, replica.outstanding) == (0, 0)
         assert not replica.first_token_us
         assert not replica.paused_us
         return replica.report.finish()
@@ -71,7 +71,7 @@ def test_whoever_leaves_at_any_moment_leaves_no_block_behind(case: Case, seed: i
                 here.discard(one)
         replica.advance_to(float("inf"))
         assert scheduler.pool.num_free == free
-        assert replica.load == (0, 0)
+        assert (replica.unfinished, replica.outstanding) == (0, 0)
         assert len(getattr(scheduler, "free_host", [])) == case.limits.host_blocks * hasattr(
             scheduler, "free_host"
         )
@@ -88,7 +88,7 @@ def test_a_prompt_that_another_server_computed_decodes_at_once() -> None:
     replica = Replica(costs, LIMITS, dispatcher, on_served=served.append, receives=True)
     replica.advance_to(50.0)
     assert replica.submit(0, TraceRequest(0.0, 20, 5), at_us=50.0, first_token_us=40.0)
-    assert replica.load == (1, 25)
+    assert (replica.unfinished, replica.outstanding) == (1, 25)
     replica.advance_to(float("inf"))
     # four decodes at the full rung of 4, 14 us each; the first gap is from 40 to 64
     assert served == [Served(0, 0.0, 40.0, 50.0 + 4 * 14)]

@@ -93,6 +93,11 @@ def why_no_bf16(backend: GraphBackend) -> str | None:
     return f"{torch.cuda.get_device_name()} (sm_{major}{minor}) has no bf16, which came with sm_80"
 
 
+def measured_dtype(backend: GraphBackend) -> torch.dtype:
+    """bf16, and fp16 on a GPU that has no bf16 (a T4): a byte is a byte."""
+    return torch.float16 if why_no_bf16(backend) else torch.bfloat16
+
+
 def free_bytes(backend: GraphBackend) -> int:
     """What can still be allocated: the device's free memory, and what PyTorch's cache holds."""
     free, _ = backend.mem_get_info()
