@@ -34,6 +34,5 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as driver:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        flags += ["--in-process-gpu"]
         with driver.chromium.launch(executable_path=program, args=flags) as opened:
             yield opened
