@@ -290,7 +290,7 @@ def test_a_break_that_only_a_later_call_meets_is_found() -> None:
 def test_every_break_of_a_random_program_is_found_in_its_order() -> None:
     function, _ = program(13, breaks=3)
     calls = over_calls(function, [inputs(1), inputs(2)])
-    file = "program_13_3.py"
+    file = function.__code__.co_filename
     lines = [(i, text.strip()) for i, text in enumerate(linecache.getlines(file), 1)]
     wanted = [f"{file}:{i}" for i, text in lines if text in dict(BREAKS)]
     assert [found.place for found in graph_breaks(calls)] == wanted

@@ -75,7 +75,13 @@ class Endpoint:
         content, number = await request.read(), str(next(self._ids))
         chat = request.path.endswith("/chat/completions")
         body, asked = read_body(content, self.backend, number, chat=chat)
-        self._let_in()
+        if self.ending.is_set():
+            raise Refused(503, "the server is going down: ask another one")
+        if len(self.core.streams) >= self.most:
+            e2e = self.core.metrics.e2e  # try again after what a request takes
+            after_s = min(60, math.ceil(e2e.sum_s / max(1, sum(e2e.counts)))) or 1
+            words = f"{self.most} requests are running or waiting: try again later"
+            raise Refused(429, words, "queue_full", headers={"Retry-After": str(after_s)})
         kind, short = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
         base = {"id": f"{short}-{self.created:x}-{number}", "object": kind,
                 "created": int(time.time()), "model": self.backend.model}  # fmt: skip
@@ -91,16 +97,6 @@ class Endpoint:
             return web.json_response({**base, "choices": [said], "usage": answer.usage})
         finally:
             self.core.close(stream, answer.ended or "abort")
-
-    def _let_in(self) -> None:
-        """Raises `Refused` where nobody, or nobody more, is served."""
-        if self.ending.is_set():
-            raise Refused(503, "the server is going down: ask another one")
-        if len(self.core.streams) >= self.most:
-            e2e = self.core.metrics.e2e  # try again after what a request takes
-            after_s = min(60, math.ceil(e2e.sum_s / max(1, sum(e2e.counts)))) or 1
-            words = f"{self.most} requests are running or waiting: try again later"
-            raise Refused(429, words, "queue_full", headers={"Retry-After": str(after_s)})
 
     async def _texts(self, stream: Stream, answer: Answer) -> AsyncIterator[str]:
         """What each step adds. Raises `Refused` 500 when the engine has failed."""

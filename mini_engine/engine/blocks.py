@@ -19,6 +19,7 @@ class OutOfBlocks(RuntimeError):
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
+    """Slot of the KV cache that holds `position`."""
     return block_table[position // block_size] * block_size + position % block_size
 
 

@@ -17,8 +17,8 @@ from tests.support.warm_python import warm_python
 WITH_A_SHOW = [
     lab for lab in all_labs()
     if (lab.folder / "show.py").exists()
-    # else run with its page
-    and f"./lab show {lab.number}" not in (lab.folder / "README.md").read_text()
+    # else it is run with the commands of its page
+    and f"\n./lab show {lab.number}\n" not in (lab.folder / "README.md").read_text()
 ]  # fmt: skip
 LAB = lab_number("4")
 OF_TEN_SECONDS = ("11", "12b", "13", "15")  # shows that take so long: `make slow` runs them

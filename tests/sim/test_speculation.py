@@ -49,7 +49,7 @@ def test_drafts_change_no_bit_of_any_text(
     assert engine.scheduler.pool.num_free == limits.num_blocks - 1
 
 
-PROMPT, REQUESTS, WARMTH = (1, 2, 1, 2, 1), 800, 1.5
+PROMPT, REQUESTS, WARMTH = (1, 2, 1, 2, 1), 400, 1.5
 Draw = tuple[tuple[int, ...], int, int | None]  # the text before it, the token, what was drafted
 
 

@@ -26,9 +26,12 @@ TOGETHER = {  # file -> unit of work
     "tests/cuda/kernels/test_gemv_dot.py": COMPILED,
     "tests/cuda/kernels/test_prefill_ahead_of_time.py": COMPILED,
     "tests/cuda/test_model.py": BESIDE,
+    "tests/model/test_config.py": BESIDE,
+    "tests/model/test_tokenizer.py": BESIDE,
     "tests/plots/test_plots.py": "figures, each drawn once",
     "tests/sim/test_model.py": BESIDE,
     "tests/sim/test_speculation.py": "drawn texts with drafts",  # whose probabilities it keeps
+    "tests/step/test_kernels.py": BESIDE,
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
     "tests/bench/test_stages.py::test_a_rehearsal_runs_its_stages",
