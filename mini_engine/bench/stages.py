@@ -89,7 +89,7 @@ def stages_for(device: str) -> list[Stage]:
               60, (calibrate,)),
         Stage("pytest", "what is wrong", 90, (tests,)),
         Stage("compile", "what torch.compile reaches on the same machine",
-              80, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
+              80, (bench("compile-default,compile-reduce-overhead", small),)),
         Stage("batches", "larger batches",
               60, (bench(f"{best},ours-graph", small, "8,64,256", 32),)),
     ]  # fmt: skip
