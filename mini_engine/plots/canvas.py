@@ -90,7 +90,10 @@ def canvas(
         figure.savefig(file, format=kind, metadata=undated, dpi="figure")
         picture = file.getvalue()
         if ending == ".png":
-            picture = in_few_colours(picture, figure.canvas.get_width_height())
+            size, file = figure.canvas.get_width_height(), io.BytesIO()
+            image = Image.frombytes("RGBA", size, picture).convert("RGB")
+            image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+            picture = file.getvalue()
         if ending == ".svg":
             drawn = 72 * height * (1 - top), 72 * (height - lowest(figure) / figure.dpi)
             picture = themed(picture.decode(), title, caption, drawn).encode()
@@ -162,12 +165,6 @@ def themed(svg: str, title: str, caption: str, drawn: tuple[float, float]) -> st
     told = f"<title>{escape(title)}</title><desc>{escape(caption)}</desc><style>{look}</style>"
     head, _, rest = body.partition(">")
     return f'{head} data-drawn="{drawn[0]:.0f} {drawn[1]:.0f}">\n{told}{rest}'
-
-
-def in_few_colours(dots: bytes, size: tuple[int, int]) -> bytes:
-    image, out = Image.frombytes("RGBA", size, dots).convert("RGB"), io.BytesIO()
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
-    return out.getvalue()
 
 
 def doubling_ticks(axes: Axes, first: int, last: int, label: str = "") -> None:

@@ -12,8 +12,6 @@ The time of a stride is a closed form. Each step adds n keys to what attention r
 takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
 highest of some first_us + j * growth_us: a few straight pieces (`Ramp`), flat while the CPU is the
 slower one and rising once the GPU is. A ramp has a known sum.
-
-A step waits for its copies to and from host memory: nothing overlaps.
 """
 
 from __future__ import annotations
@@ -46,10 +44,8 @@ def replay(
 ) -> ServeReport:  # fmt: skip
     """Serve the requests; a generator may yield millions. A context fits into max_model_len, or
     into the whole KV cache if that is less. A prompt that leaves no room for a token is refused,
-    and an output that does not fit is cut; the report counts both. `copies`: what preempting by
-    swap costs, if not `SwapCost`. `on_served` is called with a request as it ends. Raises
-    ValueError where the requests are not in order of arrival.
-    """
+    and an output that does not fit is cut. `copies`: what preempting by swap costs, if not
+    `SwapCost`. Raises ValueError where the requests are not in order of arrival."""
     replica = Replica(costs, limits, dispatcher, copies=copies, on_served=on_served)
     before_us, number = 0.0, 0
     for at, request in enumerate(requests):
@@ -72,11 +68,8 @@ def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
 
 
 class Replica:
-    """A server: the scheduler, the clock, and the report that is written on the way.
-
-    Whoever drives it says what arrives (`submit`) and up to when it runs (`advance_to`): `replay`
-    in the order of a trace, a fleet as its router chooses, `RealTime` by the wall's clock.
-    """
+    """A server: the scheduler, the clock, and the report that is written on the way. Whoever drives
+    it says what arrives (`submit`) and up to when it runs (`advance_to`)."""
 
     def __init__(
         self, costs: StepModel, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,

@@ -45,8 +45,7 @@ class LogHistogram:
         self._book(weight, value, value)
 
     def add_ramp(self, first: float, step: float, terms: int, weight: int = 1) -> None:
-        """Add first, first + step, …, `terms` of them (1 or more), each `weight` times. `step`: 0
-        or more."""
+        """Add first, first + step (0 or more), …, `terms` of them (1 or more), `weight` times."""
         last = first + (terms - 1) * step
         last_bin = bisect_right(_EDGES, last)
         done = 0
@@ -83,7 +82,6 @@ def _rank(count: int, percent: float) -> int:
 
 
 def _terms_below(edge: float, first: float, step: float) -> int:
-    """Number of terms of the ramp below the edge."""
     n = math.ceil((edge - first) / step)
     # Quotient and terms are rounded: check the terms on both sides of the edge.
     while first + (n - 1) * step >= edge:

@@ -37,15 +37,11 @@ class Link:
 LINKS = {name: typed(Link, of, f"{_FILE}: {name}") for name, of in read_object(_FILE).items()}
 
 
-def link_of(spec: DeviceSpec) -> Link:
-    """What usually joins cards of this kind: whether this machine has a bridge is not known."""
-    return next((link for link in LINKS.values() if spec.name in link.cards), LINKS["pcie"])
-
-
 def link_us(kind: Kind, moved_bytes: Any, ranks: int, spec: DeviceSpec) -> Any:
     """GPU time of a kernel of these kinds, from the bytes that it reads and writes on its own card;
     takes arrays, too. A sum reads and writes a message, a gathering reads one and writes all."""
-    link = link_of(spec)
+    # what usually joins cards of this kind: whether this machine has a bridge is not known
+    link = next((link for link in LINKS.values() if spec.name in link.cards), LINKS["pcie"])
     message_bytes = moved_bytes / (2 if kind == "all_reduce" else ranks + 1)
     moved_us = message_bytes / ((link.gb_s or spec.link_gb_s) * 1e3)
     exchange_us = link.start_us + link.rank_us * ranks

@@ -23,7 +23,7 @@ taken to have room for everything: where it is full, the GPU is far behind and s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -108,10 +108,7 @@ def around(spec: DeviceSpec, num_reqs: Any) -> tuple[Any, Any]:
 def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
     """All works of a step as one run: the last of them is the last that the CPU issues."""
     *before, last = works
-    return joined([*(work.alone(spec) for work in before), last.alone(spec, last=True)])
-
-
-def joined(runs: Iterable[Run]) -> Run:
+    runs = [*(work.alone(spec) for work in before), last.alone(spec, last=True)]
     return reduce(Run.then, runs)
 
 

@@ -80,7 +80,7 @@ class Sheets:
         return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
 
     def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
-        """The same, with a host for each of these words: the usual one at a speed of its own."""
+        """With a host more for each of these words: the usual one at a speed of its own."""
         usual, made = self.hosts[USUAL_HOST], {}
         for word, speed in op_us.items():
             told = usual.with_figure("op_us", value=speed, kind="fitted", source=COMMAND)

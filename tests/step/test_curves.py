@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.curves import capture_cost, crossover_batch, itl_curve, step_floor_us
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.run import MODES, Mode, joined, launched, step_time
+from mini_engine.step.run import MODES, Mode, Run, launched, step_time
 from mini_engine.step.step_model import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
@@ -163,7 +164,7 @@ def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
 
     def bound(batch: int) -> bool:
         ops = step_ops(config, StepShape.decode(batch, context), style)
-        run = joined(work.alone(spec) for work in launched(ops, spec, "eager"))
+        run = reduce(Run.then, (work.alone(spec) for work in launched(ops, spec, "eager")))
         return run.issue > run.gpu
 
     spec = replace(spec, queue_depth=1024)

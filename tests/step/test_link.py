@@ -12,12 +12,12 @@ from mini_engine import Server
 from mini_engine.model.config import named_shape
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops, step_parts
-from mini_engine.step.link import link_of, link_us
+from mini_engine.step.link import link_us
 from mini_engine.step.run import MODES, Mode, step_time
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 
-H100, L40S = load_spec("h100"), load_spec("l40s")
+H100 = load_spec("h100")
 NAMES = ("qwen3-8b", "qwen3-30b-a3b", "llama-2-70b")
 
 
@@ -39,7 +39,6 @@ def test_a_sum_over_nvlink_takes_what_was_measured(
 
 
 def test_a_ring_of_eight_over_pcie_takes_fourteen_hops() -> None:
-    assert (link_of(H100).one_kernel_ranks, link_of(L40S).one_kernel_ranks) == (8, 2)
     assert sum_us(8, 8, "rtx4090") == pytest.approx(42, rel=0.01)
     assert sum_us(8, 2, "rtx4090") < sum_us(8, 4, "rtx4090") / 3
 
