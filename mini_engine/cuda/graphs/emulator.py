@@ -204,14 +204,10 @@ class StreamCapture:
 
     def begin(self) -> None:
         self.pool.graphs += 1
-        try:
-            self._modes.enter_context(HostReadGuard(self.recorder))
-            self._modes.enter_context(self.recorder)
-            here.capture = self
-            underway.append(self.recorder)
-        except BaseException:
-            self.end()
-            raise
+        self._modes.enter_context(HostReadGuard(self.recorder))
+        self._modes.enter_context(self.recorder)
+        here.capture = self
+        underway.append(self.recorder)
 
     def end(self) -> None:
         """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool."""
@@ -220,8 +216,7 @@ class StreamCapture:
         finally:
             here.capture = None
             self.pool.graphs -= 1
-            if self.recorder in underway:
-                underway.remove(self.recorder)
+            underway.remove(self.recorder)
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid
