@@ -79,7 +79,7 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
     """A call that queues one kernel, which does nothing for the cycles given."""
     if not backend.emulated:
         return torch.cuda._sleep
-    number = torch.zeros(1, device=backend.device)
+    number = torch.zeros(1)
     return lambda _: number.add_(1)
 
 
@@ -121,9 +121,8 @@ def _graph_figures(
         device = nodes * statistics.median(node_us(backend, dummy, nodes, repeats))
         times.append((launch, device, body_us, exit_us))
     # base: µs, slope: µs a node; of graph_device an empty node, graph_gap_us
-    launched, on_device, record, make = (
-        line_fit(sizes.nodes, each) for each in zip(*times, strict=True)
-    )
+    every = zip(*times, strict=True)
+    launched, on_device, record, make = (line_fit(sizes.nodes, each) for each in every)
     yield "graph_launch", launched
     yield "graph_device", on_device
     yield "capture", {**record, "slope_over_a_launch": record["slope"] - raw_us}
@@ -138,10 +137,8 @@ def _graph_figures(
     # kernels. Another family of kernels has another floor.
     few = torch.zeros(1024, device=backend.device)
     few.add_(1)  # loads the kernel before a capture needs it
-    moving, empty = (
-        node_us(backend, work, sizes.nodes[-1], repeats) for work in (lambda _: few.add_(1), dummy)
-    )
-    yield "kernel_floor_us", _median(moving - empty)
+    moving = node_us(backend, lambda _: few.add_(1), sizes.nodes[-1], repeats)
+    yield "kernel_floor_us", _median(moving - node_us(backend, dummy, sizes.nodes[-1], repeats))
 
 
 def captured(

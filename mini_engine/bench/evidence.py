@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -46,11 +45,9 @@ class Measurement:
 def new_measurement(
     kind: str, device: str, command: str, figures: Mapping[str, Any]
 ) -> Measurement:
-    """A measurement of today on `device`, "cuda" (through the torch that is in use) or "cpu"."""
+    """A measurement of today on `device` ("cuda" or "cpu")."""
     emulated = device == "cpu"
-    gpu, driver = EMULATED_GPU, "none"
-    if not emulated:
-        gpu, driver = sys.modules["torch"].cuda.get_device_name(), _gpu("driver_version")
+    gpu, driver = (EMULATED_GPU, "none") if emulated else (_gpu("name"), _gpu("driver_version"))
     versions, now = (version("torch"), version("triton")), datetime.now(UTC)
     when = now.isoformat(timespec="seconds")
     return Measurement(kind, emulated, gpu, driver, *versions, when, _commit(), command, figures)
@@ -117,7 +114,7 @@ def version(package: str) -> str:
 
 
 def _gpu(what: str) -> str:
-    """Fields of the GPU in use, by nvidia-smi's words for them: "driver_version"."""
+    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
     words = ["nvidia-smi", "-i", number, f"--query-gpu={what}", "--format=csv,noheader"]
     return _output(words) or UNKNOWN

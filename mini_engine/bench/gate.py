@@ -164,18 +164,18 @@ def are_best(logits: Tensor, tokens: Tensor) -> bool:
 
 def errors(truth: Tensor, logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """KL and |NLL| at each position, float64. truth, logits (n, B, V)."""
-    kl, nll = list[Tensor](), list[Tensor]()
+    found = []
     for t, x in zip(truth, logits, strict=True):  # a step at a time: V is large
         log_p, log_q = t.double().log_softmax(-1), x.double().log_softmax(-1)
         p, difference = log_p.exp(), log_p - log_q
-        kl.append((p * difference).sum(-1))
-        nll.append((p * difference.abs()).sum(-1))
-    return torch.cat(kl).cpu().numpy(), torch.cat(nll).cpu().numpy()
+        found.append(torch.stack([(p * difference).sum(-1), (p * difference.abs()).sum(-1)]))
+    kl, nll = torch.cat(found, dim=1).cpu().numpy()
+    return kl, nll
 
 
 def excess(ours: np.ndarray, theirs: np.ndarray) -> Excess:
     """From the errors of the variant and of plain bf16, position by position."""
-    differences, draws = ours - theirs, np.random.default_rng(0)
-    picks = draws.integers(0, len(differences), (RESAMPLES, len(differences)))
+    differences, count = ours - theirs, len(ours)
+    picks = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
     upper = float(np.percentile(differences[picks].mean(axis=1), 95))  # one-sided bootstrap
     return Excess(float(ours.mean()), float(theirs.mean()), upper)

@@ -2,14 +2,12 @@
 
     for row in compare("qwen3-0.6b", job_for(folder, 1, 512, 32, 8, vocab), ["vllm"], python): ...
 
-This engine comes first: the others' tokens are compared with its tokens, and their times divided by
-its times. The caller's clock times tokens that it can use, where a `Row` has the device's times.
-
-The process of an engine is `python -m mini_engine.bench.others ANSWER.json JOB`, under the engine's
-own Python. It answers {"not_run": why}, or version, seconds to start, the tokens of the
-first lap, and of each lap the gaps between tokens. An adapter loads the model, `Adapter(job)`;
-`lap(prompts)` runs one batch and yields, as soon as the interface has them, pieces of (request, new
-tokens). Each names the version whose interface it was written to.
+The caller's clock times tokens that it can use, where a `Row` has the device's times. The process
+of an engine is `python -m mini_engine.bench.others ANSWER.json JOB`, under the engine's own Python.
+It answers {"not_run": why}, or version, seconds to start, the tokens of the first lap, and of each
+lap the gaps between tokens. An adapter loads the model; its `lap(prompts)` runs one batch and
+yields pieces of (request, new tokens) as soon as the interface has them. Each names the version
+whose interface it was written to.
 """
 
 from __future__ import annotations
@@ -100,7 +98,8 @@ def job_for(model: str, batch: int, context: int, steps: int, laps: int, vocab: 
 def compare(
     shape: str, job: Job, engines: Sequence[str], python: str = sys.executable
 ) -> Iterator[EngineRow]:
-    """A row for this engine, and then for each of the others, which `python` runs."""
+    """A row for this engine first, with whose tokens and times those of the others are compared,
+    and then for each of the others, which `python` runs."""
     ours, ours_us = list[list[int]](), 0.0
     for engine in dict.fromkeys([OURS, *engines]):
         row = EngineRow(shape, job.batch, job.context, engine, NOT_RUN)
@@ -170,8 +169,7 @@ def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
     ends of a gap lie between the last first token and the first last one. Tokens that arrive at the
     same time are one piece. Raises ValueError where there is no gap."""
     began, ended = max(each[0] for each in times), min(each[-1] for each in times)
-    found: list[float] = []
-    tokens = 0
+    found, tokens = list[float](), 0
     for each in times:
         inside = [time for time in each if began <= time <= ended]
         pieces = sorted(set(inside))

@@ -110,13 +110,11 @@ def measured_steps(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 def of_one_place(steps: Sequence[Row]) -> list[Row]:
     """The steps of the shape and context that have the most batches, the first of equals. Raises
     ValueError without a step."""
-    batches: dict[tuple[str, int], set[int]] = {}
-    for step in steps:
-        batches.setdefault((step.shape, step.context), set()).add(step.batch)
-    if not batches:
+    if not steps:
         raise ValueError("no variant has a result")
-    place = max(batches, key=lambda one: len(batches[one]))
-    return [step for step in steps if (step.shape, step.context) == place]
+    points = dict.fromkeys(step.point for step in steps)
+    shape, _, context = max(points, key=lambda p: sum(p[::2] == other[::2] for other in points))
+    return [step for step in steps if step.point[::2] == (shape, context)]
 
 
 def curve(steps: Sequence[Row], variant: str) -> list[Row]:

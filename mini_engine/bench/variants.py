@@ -211,14 +211,12 @@ def transformers_model(weights: Weights) -> Any:
     return model.requires_grad_(False).eval()
 
 
-def no_transformers(_: GraphBackend) -> str | None:
-    """Why they cannot run here, in one line; None where they can."""
+def no_transformers(_: GraphBackend) -> str | None:  # why they cannot run here, in one line
     missing = "transformers is not installed: pip install 'transformers>=5.17,<6'"
     return None if importlib.util.find_spec("transformers") else missing
 
 
-def no_kernels(backend: GraphBackend) -> str | None:
-    """The same for our Triton kernels."""
+def no_kernels(backend: GraphBackend) -> str | None:  # the same for our Triton kernels
     return no_triton() or why_no_bf16(backend)
 
 
@@ -227,8 +225,6 @@ def no_kernels(backend: GraphBackend) -> str | None:
 
 @dataclass(frozen=True)
 class VariantKind:
-    """An entry of the table."""
-
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
     engine: str = PLAIN  # what predicts it: a file of `mini_engine/step/engines`

@@ -6,7 +6,7 @@ On a GPU the steps run in bf16, on a CPU in float32 and emulated graphs. Where s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from mini_engine.cuda.graphs.backend import (
     why_no_gpu,
 )
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.ranks import Ranks, joined
+from mini_engine.cuda.ranks import joined
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, load_weights, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -80,12 +80,7 @@ def generate(
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
-    asked = {
-        "model": config, "prompts": list(prompts), "mode": mode, "capture_sizes": capture_sizes,
-        "max_new_tokens": max_new_tokens, "steps_per_replay": steps_per_replay,
-        "sampling": sampling, "dtype": dtype, "speculation": speculation,
-    }  # fmt: skip
-    mine = shard_of(config, ranks, asked)
+    mine = ranks.together(partial(config.shard, ranks.count)) if ranks else config
     limits = generation.limits_for(config, len(prompts), speculation)
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = generation.with_blocks_for(limits, requests)
@@ -105,9 +100,8 @@ def generate(
             weights, limits, dispatcher, backend, kernels, tell, sampling=sampling.temperature > 0
         )  # fmt: skip
         report = ranks.together(runner.capture) if ranks else runner.capture()
-        if ranks:
-            graphs = report.graphs
-            ranks.together(lambda: ranks.check_alike({"graphs": graphs}))
+        if ranks and len(set(ranks.told(report.graphs))) > 1:
+            raise ValueError(f"ranks have room for different graphs: {report.graphs} on this one")
         for line in report.lines():
             tell(line)
         return runner, report
@@ -149,19 +143,6 @@ def open_engine(
 
 
 # ---------------------------------------------------------------- the best that works here
-
-
-def shard_of(config: ModelConfig, ranks: Ranks | None, asked: Mapping[str, object]) -> ModelConfig:
-    """What this process computes of the model. Raises ValueError, on the first rank for all, for
-    ranks that were asked for different things, and for a model that cannot be shared."""
-    if ranks is None:
-        return config
-
-    def alike() -> ModelConfig:
-        ranks.check_alike(asked)
-        return config.shard(ranks.count)
-
-    return ranks.together(alike)
 
 
 def nearest_backend(tell: Tell, device: str = "auto") -> GraphBackend:

@@ -60,15 +60,13 @@ class GraphBackend:
 
 
 def graphs_for(device: torch.device | str) -> GraphBackend:
-    """The graphs of `device`: "cuda", or "cpu" for emulated ones. Raises ValueError for "cuda"
-    where no GPU can be used, and for a CUDA device that is not the current one."""
+    """The graphs of `device`: "cuda", the current one, or "cpu" for emulated ones. Raises
+    ValueError for "cuda" where no GPU can be used."""
     device = torch.device(device)
     if device.type == "cpu":
         return _backend_of(device, emulator)
     if reason := why_no_gpu():
         raise ValueError(f"no graphs on {device}: {reason}; use cpu")
-    if device.index not in (None, torch.cuda.current_device()):
-        raise ValueError(f"{device} is not current: call torch.cuda.set_device({device.index})")
     return _backend_of(device, torch.cuda)
 
 

@@ -53,11 +53,8 @@ class Queue:
         work()
 
     def mark(self) -> int:
-        """The work that was given so far, as a count for `done` and `finish`."""
+        """The work that was given so far, as a count for `finish`."""
         return 0
-
-    def done(self, mark: int) -> bool:  # noqa: ARG002 (a late device's)
-        return True
 
     def finish(self, mark: int | None = None) -> None:
         """Do what was given before the mark, or everything."""
@@ -128,20 +125,13 @@ class Event:
         for observer, mark in self._marks:
             observer.stream_waited(later, mark)
 
-    def query(self) -> bool:
-        """Is the work before it done? Raises `CaptureError` as `synchronize` does."""
-        self._ask("Event.query asks the device")
-        return queue.done(self._after)
-
     def synchronize(self) -> None:
         """Raises `CaptureError` for an event of a capture, and where `unsafe` does."""
-        self._ask("Event.synchronize waits for the device")
+        wait = conflict if self._captured else unsafe
+        wait("Event.synchronize waits for the device")
         queue.finish(self._after)
         for observer, mark in self._marks:
             observer.host_waited(mark)
-
-    def _ask(self, call: str) -> None:
-        conflict(call) if self._captured else unsafe(call)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this to `end_event`. Raises RuntimeError if either has no time."""
@@ -214,14 +204,10 @@ class StreamCapture:
 
     def begin(self) -> None:
         self.pool.graphs += 1
-        try:
-            self._modes.enter_context(HostReadGuard(self.recorder))
-            self._modes.enter_context(self.recorder)
-            here.capture = self
-            underway.append(self.recorder)
-        except BaseException:
-            self.end()
-            raise
+        self._modes.enter_context(HostReadGuard(self.recorder))
+        self._modes.enter_context(self.recorder)
+        here.capture = self
+        underway.append(self.recorder)
 
     def end(self) -> None:
         """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool."""
@@ -230,8 +216,7 @@ class StreamCapture:
         finally:
             here.capture = None
             self.pool.graphs -= 1
-            if self.recorder in underway:
-                underway.remove(self.recorder)
+            underway.remove(self.recorder)
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid

@@ -212,12 +212,11 @@ def _refuse(call: str, captures: Sequence[Recorder], advice: str) -> None:
     reason = f"{call} by thread {me.name!r}"
     for capture in captures:
         capture.refuse(call if capture.thread is me else reason)
-    if other.thread is me:
-        raise not_permitted(call)
-    raise not_permitted(
-        f"{reason}, while thread {other.thread.name!r} captures with capture_error_mode="
-        f"{other.mode!r}; that capture is dead, too. {advice}"
+    beside = (
+        f", while thread {other.thread.name!r} captures with capture_error_mode={other.mode!r}; "
+        f"that capture is dead, too. {advice}"
     )
+    raise not_permitted(call if other.thread is me else reason + beside)
 
 
 # -- what a schema tells about an op ------------------------------------------------------------

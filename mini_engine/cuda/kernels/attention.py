@@ -108,10 +108,9 @@ def decode_attention(
     if not runs_triton(q):
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
-    sums, stats = new_partials(len(q), heads, splits, q.device)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
-        scale=heads.head_dim**-0.5,
+        out, *new_partials(len(q), heads, splits, q.device), counters, q, k_cache, v_cache,
+        block_table, context_lens, scale=heads.head_dim**-0.5,
         table_stride=block_table.stride(0), **heads.constants,
         PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
         PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q.device),

@@ -15,8 +15,7 @@ Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size
     split SPLITS - 1          the current token: makes k, stores k and v, leaves (q · k, 1, v)
 
 So no program reads what another one writes, and a tile of the past is in shared memory when the
-kernel before ends. Where the tiles cover the room (ONE_TILE), there is no loop. Whatever the kernel
-does after its wait, a layer waits for.
+kernel before ends. Where the tiles cover the room (ONE_TILE), there is no loop.
 
 **What is read above the wait, and why it may be.** Past K and V, through the block table: nothing
 in a step writes the table or a past row. The length, and with it the angles and the slot. The last

@@ -3,9 +3,8 @@
     out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
     out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
-In, out: as gemv.py, whose plans and rules about the wait hold here too. Its kernels widen and
-multiply every weight in a register, after the wait: 210 to 490 instructions a warp. A tensor core
-takes bf16 as it was loaded, and 100 to 260 are left.
+In, out: as gemv.py, whose plans hold here too. Its kernels widen and multiply every weight in a
+register, 210 to 490 instructions a warp after the wait; tensor cores leave 100 to 260.
 
 **Exact operands.** Tensor cores multiply bf16 by bf16 and add in float32. Without a norm x is bf16
 as it comes. With one, x · gain has 16 bits of precision: high = its upper 8, cut off, and low = the
@@ -164,21 +163,6 @@ def add_both(a, b, c, d):
 
 
 @triton.jit
-def dot_product(
-    rows, x, gains, eps, K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, SLICES: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    """(ROWS,) float32: rows · x, or with NORM rows · RMSNorm(x)."""
-    operands, squares = dot_input(x, gains, CHUNK, CHUNKS, SLICES, NORM)
-    places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, NORM)
-    if NORM:  # one reduction across threads for products and squares: two barriers and not four
-        places, squares = tl.reduce((places, squares), 1, add_both)
-        return fold(places, ROWS) * tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
-    else:
-        return fold(tl.sum(places, axis=1), ROWS)
-
-
-@triton.jit
 def dot_product_kernel(
     out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
@@ -206,7 +190,14 @@ def dot_product_kernel(
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
         raw = load_vector(x + m * K, K, CHUNK, CHUNKS, ".cg")
-        result = dot_product(rows, raw, gains, eps, K, halves * ROWS, CHUNK, CHUNKS, SLICES, NORM)
+        operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, NORM)
+        places = dot_partials(rows, operands, halves * ROWS, CHUNKS, SLICES, NORM)
+        if NORM:  # one reduction across threads for products and squares: two barriers and not four
+            sums, squared = tl.reduce((places, squares), 1, add_both)
+            inverse = tl.rsqrt(tl.sum(squared, axis=0) / K + eps)
+            result = fold(sums, halves * ROWS) * inverse
+        else:
+            result = fold(tl.sum(places, axis=1), halves * ROWS)
         if GATED:
             gate, up = tl.split(tl.reshape(result, (ROWS, 2)))
             result = silu(gate) * up

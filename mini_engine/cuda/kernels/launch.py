@@ -4,9 +4,8 @@ In: an op's device and its `pdl` switch. Out: launch options, or one clear error
 
 An op is a `torch.library.custom_op` that writes its out-parameters and returns nothing, so torch
 traces and captures it without looking inside. On a GPU it runs its Triton kernel, and on a CPU too
-under Triton's interpreter (TRITON_INTERPRET=1); without it its PyTorch reference. An op raises
-ValueError for an output of another shape, and for `pdl` where there is no PDL; what it reads the
-model has made from its config.
+under Triton's interpreter (TRITON_INTERPRET=1); without it its PyTorch reference. ValueError for an
+output of another shape, and for `pdl` where there is none; what an op reads is not checked.
 
 **Programmatic dependent launch (PDL).** A kernel that is launched with it may start while the
 kernel before still runs. Three rules make that both fast and correct:
