@@ -61,10 +61,7 @@ class Buffer:
         if rows.stop is not None and rows.stop > self.shape[0]:
             raise ValueError(f"buffer[:{rows.stop}] of a buffer with {self.shape[0]} rows")
         address = self.address + start * (self.nbytes // max(self.shape[0], 1))
-        shape = (max(stop - start, 0), *self.shape[1:])
-        part = Buffer(self.memory, self.block, address, shape, self.dtype)
-        part.serial = self.serial
-        return part
+        return self._at(address, (max(stop - start, 0), *self.shape[1:]))
 
     def check_alive(self, use: str) -> None:
         if not self.block.owned_by(self.serial):
@@ -72,6 +69,15 @@ class Buffer:
                 f"{use}: the buffer at {self.address:#x} {self.shape} was freed. "
                 "Keep it until its last use, or allocate a new one"
             )
+
+    def _at(self, address: int, shape: tuple[int, ...]) -> Buffer:
+        buffer = Buffer(self.memory, self.block, address, shape, self.dtype)
+        buffer.serial = self.serial
+        return buffer
+
+
+def _each_buffer_once(*buffers: Buffer, **_: Scalar) -> int:
+    return sum(buffer.nbytes for buffer in buffers)
 
 
 Cost = Callable[..., int | float]
@@ -88,8 +94,8 @@ class Kernel:
 
 
 def kernel(
-    *, bytes: Cost = lambda *buffers, **_: sum(buffer.nbytes for buffer in buffers),
-    flops: Cost = lambda *_, **__: 0, kind: Kind = "other", indices: tuple[int, ...] = (),
+    *, bytes: Cost = _each_buffer_once, flops: Cost = lambda *_, **__: 0, kind: Kind = "other",
+    indices: tuple[int, ...] = (),
 ) -> Callable[[Callable[..., None]], Kernel]:  # fmt: skip
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
     return lambda function: Kernel(function.__name__, function, bytes, flops, kind, indices)
