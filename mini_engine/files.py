@@ -1,8 +1,7 @@
 """Files, for every floor: JSON that somebody else wrote, as typed dataclasses; files written whole.
 
 typed(Card, read_object(path), str(path))      # a dataclass; an error names file and field
-write_whole(path, text)                        # the whole file or the old one, never a half
-"""
+write_whole(path, text)                        # the whole file or the old one, never a half"""
 
 import json
 import os

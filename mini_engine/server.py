@@ -8,8 +8,7 @@
     server.ladder({33: 100, 1: 7}, rungs=2)        # [1, 33]
     server.replay("trace.csv").itl_p99_us
 
-Nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE.
-"""
+Nothing here needs PyTorch or a GPU. Modes are vLLM's: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

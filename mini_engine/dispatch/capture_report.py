@@ -45,23 +45,15 @@ class CaptureReport:
 
     def lines(self) -> list[str]:
         """A sentence about the rungs that found no memory, or nothing when all went well."""
-        said = []
-        if self.dropped:
-            top = max((r.rung for r in self.rungs), default=0)
-            said.append(
-                f"out of memory while capturing: dropped rung {_listed(self.dropped)}; "
-                + (f"batches above {top} run eagerly" if top else "every batch runs eagerly")
-            )
-        if self.spared:
-            said.append(
-                "out of memory while capturing decodes alone, or several steps: rung "
-                f"{_listed(self.spared)} does without"
-            )
+        dropped, spared = (", ".join(map(str, of)) for of in (self.dropped, self.spared))
+        said, top = list[str](), max((r.rung for r in self.rungs), default=0)
+        if dropped:
+            rest = f"batches above {top} run eagerly" if top else "every batch runs eagerly"
+            said.append(f"out of memory while capturing: dropped rung {dropped}; {rest}")
+        if spared:
+            which = "decodes alone, or several steps"
+            said.append(f"out of memory while capturing {which}: rung {spared} does without")
         return said
-
-
-def _listed(rungs: list[int]) -> str:
-    return ", ".join(map(str, rungs))
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:

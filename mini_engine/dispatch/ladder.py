@@ -6,8 +6,7 @@ for each token; padding adds rows.
 
     ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
     ladder.rung(33), ladder.waste({33: 100}).padded_rows       # 40, 700
-    optimal_ladder({33: 100, 1: 7}, rungs=2)                   # rungs 1 and 33
-"""
+    optimal_ladder({33: 100, 1: 7}, rungs=2)                   # rungs 1 and 33"""
 
 from __future__ import annotations
 
@@ -167,8 +166,7 @@ def cheapest_rungs(
 
     Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
     If rung j - 1 is candidate p, then i serves the steps between them:
-        least[j][i] = min over p < i of least[j - 1][p] + price[i] * (steps after p, up to i)
-    """
+        least[j][i] = min over p < i of least[j - 1][p] + price[i] * (steps after p, up to i)"""
     upto = np.cumsum([0, *steps])  # with candidate 0 in front: "no rung yet"
     least = np.full(len(candidates) + 1, np.inf)
     least[0] = 0.0

@@ -1,6 +1,5 @@
 """An endpoint that speaks OpenAI's API over HTTP, for clients as they are. A client that goes away
-takes its request with it, for aiohttp then cancels the handler.
-"""
+takes its request with it, for aiohttp then cancels the handler."""
 
 import asyncio
 import hmac

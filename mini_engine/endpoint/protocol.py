@@ -1,7 +1,6 @@
 """OpenAI's two ways to ask for a text, as requests of the engine, and its answers as JSON
 (https://platform.openai.com/docs/api-reference). Some of vLLM's own parameters are taken, too. What
-is not supported is refused, not passed over.
-"""
+is not supported is refused, not passed over."""
 
 import random
 import re

@@ -3,8 +3,7 @@
 Every replica is the server of `serve`. With a **prefill pool** a request gets its first token
 there; then its K and V cross the link of that replica, one request after another, to the decode
 pool. A replica that the **autoscaler** starts is paid for at once and serves after its cold start:
-booting, reading the weights, capturing its graphs. One that it stops serves those that it has.
-"""
+booting, reading the weights, capturing its graphs. One that it stops serves those that it has."""
 
 import math
 import random

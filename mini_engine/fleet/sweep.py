@@ -1,7 +1,6 @@
 """Many fleets on one trace, on all cores or on a cluster: a CSV file, a row for each design as it
 is done. A sweep that was cut goes on where it stopped, and ends with the same table. A worker that
-dies takes one cell with it: its row says so.
-"""
+dies takes one cell with it: its row says so."""
 
 import csv
 import hashlib

@@ -5,8 +5,7 @@
     costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
 
 Nodes and capture time add up over the graphs. Activations do not: all graphs share one pool, which
-is as large as the graph that needs most.
-"""
+is as large as the graph that needs most."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

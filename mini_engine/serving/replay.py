@@ -11,8 +11,7 @@ That is exact: no block is freed meanwhile, and no prompt is looked up in the pr
 The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
 takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
 highest of some first_us + j * growth_us: a few straight pieces (`Ramp`), flat while the CPU is the
-slower one and rising once the GPU is. A ramp has a known sum.
-"""
+slower one and rising once the GPU is. A ramp has a known sum."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Memory does not grow with steps or requests: latencies go into histograms (percentiles within
 0.25%), steps into one count for each kind of step. A **percentile** of n values is the
-ceil(p/100 * n)-th in order (Hyndman & Fan 1996, "Sample Quantiles", definition 1).
-"""
+ceil(p/100 * n)-th in order (Hyndman & Fan 1996, "Sample Quantiles", definition 1)."""
 
 from __future__ import annotations
 

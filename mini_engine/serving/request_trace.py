@@ -1,8 +1,7 @@
 """Traces of requests: when each arrived, how long its prompt was, how many tokens it got.
 
 A trace is CSV with a header, or JSON lines; `Columns` says which column holds what. The result file
-of a benchmark is a JSON object with a list of all requests in each field.
-"""
+of a benchmark is a JSON object with a list of all requests in each field."""
 
 import csv
 import math
@@ -71,8 +70,7 @@ class Trace(list[TraceRequest]):
 def read_trace(path: str | Path, columns: Columns | None = None) -> Trace:
     """The requests in order of arrival, the first of them at time 0. Without `columns`, the trace
     is one of `KNOWN`. Raises OSError where the file cannot be opened, and ValueError, which names
-    file, line, column and value, for a bad row, missing columns, and a file without any request.
-    """
+    file, line, column and value, for a bad row, missing columns, and a file without any request."""
     read: list[tuple[float, int, int]] = []
     number = 0
 
@@ -181,8 +179,7 @@ def synthetic_trace(
 
     Arrivals are a Poisson process (independent users). Lengths are log-normal, with many short ones
     and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8 around 150, cut at
-    1000.
-    """
+    1000."""
     rng, normal, arrival_us = random.Random(seed), NormalDist(), 0.0
 
     def length(median: int, sigma: float, most: int) -> int:

@@ -7,8 +7,7 @@ Swapping is linear in the tokens. Computing again costs the CPU something howeve
 is, since it cannot run in a full graph of decodes; its attention is quadratic in the tokens.
 
 A block is one copy, and the step waits for all copies, which is the worst case for swapping. Left
-out: gathering the blocks of all layers within the card.
-"""
+out: gathering the blocks of all layers within the card."""
 
 from dataclasses import dataclass
 

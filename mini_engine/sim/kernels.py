@@ -180,8 +180,7 @@ def _context_rows(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> np
     cache (num_blocks, block_size, kv_heads, D); blocks (max_blocks,) int32, the request's row of
     the block table: its entry i holds the positions from i · block_size on, and zeros follow the
     last entry in use. Only the blocks that the context reaches into are copied, however wide the
-    table is.
-    """
+    table is."""
     used = blocks[: -(-context_len // cache.shape[1])]
     rows: np.ndarray = cache[used].reshape(-1, *cache.shape[2:])
     return rows[:context_len]

@@ -156,7 +156,7 @@ def anatomy(recording: Recording) -> Anatomy:
 
 
 def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
-    """The anatomy of a timeline. With `whole`, the GPU also waits before its first kernel."""
+    """With `whole`, the GPU also waits before its first kernel."""
     on_gpu = sorted((e for e in events if e.lane == GPU), key=lambda e: e.start_us)
     on_cpu = (e for e in events if e.lane == CPU and e.category in ("launch", "graph", "copy"))
     calls = sorted(on_cpu, key=lambda e: e.start_us)

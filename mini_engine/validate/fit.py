@@ -111,10 +111,8 @@ def fit_points(
             theta, residuals, damping = there, tried, damping / 4
             if before - after < 1e-5 * before:
                 break
-        else:
-            damping *= 8
-            if damping > 1e8:
-                break
+        elif (damping := damping * 8) > 1e8:
+            break
     covariance = np.linalg.inv(normal)
     return Fit(problem.parameters, theta, covariance, problem.sheets_at(theta))
 
