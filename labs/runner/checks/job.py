@@ -15,7 +15,8 @@ class Job:
     """What to run. `only` keeps the tests that catch this misconception, `hole` those that belong
     to this hole; `first` ends with the first test that fails; `expected`, test -> the fields of its
     outcome, keeps these tests, those that shall fail first, and ends at one that comes out
-    otherwise (evidence.same_outcome); after `cpu_s` seconds of CPU time no further test begins."""
+    otherwise (evidence.same_outcome); `part` (i, n) keeps every n-th of the tests that are left,
+    from number i on; after `cpu_s` seconds of CPU time no further test begins."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -27,6 +28,7 @@ class Job:
     hole: int = 0
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    part: tuple[int, int] = (0, 1)
     cpu_s: float = float("inf")
 
 

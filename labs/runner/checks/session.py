@@ -102,6 +102,8 @@ class Reporter:
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
             items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")
+        begin, step = self.job.part
+        items[:] = items[begin::step]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.write(event="collected", tests=len(session.items))

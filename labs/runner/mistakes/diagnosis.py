@@ -46,6 +46,7 @@ SLIPS = {  # errors that come from a slip of the pen, or say themselves what is 
     "RecursionError", "NoTerminal",
 }  # fmt: skip
 TIME_S = 3.0  # of CPU time, for all the wrong answers that are tried
+LONG_S = 1.1  # what a check took beyond this goes off that time, but for half a second
 WALL_S = 15.0  # for all of them; what has not ended by then is left out
 
 
@@ -58,8 +59,9 @@ def diagnose(
     time_s: float | None = None,
 ) -> Causes:
     """Look for the misconceptions behind the failures of this report on these texts, for `time_s`
-    of CPU time or, if it is None, `TIME_S`; for `WALL_S` at most, if that is longer. If that was
-    too short and nothing is named, `report.unsought` is set."""
+    of CPU time or, if it is None, `TIME_S` less what the check took beyond `LONG_S`; for `WALL_S`
+    at most, if that is longer. If that was too short and nothing is named, `report.unsought` is
+    set."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     report.unsought = False
@@ -67,7 +69,9 @@ def diagnose(
     rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
         return named
-    cpu_s, at_once = time_s or TIME_S, min(len(rivals), max(2, (os.cpu_count() or 2) // 2))
+    spent_s = min(max(report.seconds - LONG_S, 0.0), 2.5)
+    cpu_s = time_s or TIME_S - spent_s
+    at_once = min(len(rivals), max(2, (os.cpu_count() or 2) // 2))
     until = time.monotonic() + max(cpu_s, WALL_S)
     context = context or forks(lab)
     trial = _Trial(lab, dict(texts), report, failing, context, until, [cpu_s])
