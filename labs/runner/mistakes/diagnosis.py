@@ -46,7 +46,7 @@ SLIPS = {  # errors that come from a slip of the pen, or say themselves what is 
     "RecursionError", "NoTerminal",
 }  # fmt: skip
 TIME_S = 3.0  # of CPU time, for all the wrong answers that are tried
-LONG_S = 1.1  # what a check took beyond this goes off that time, but for half a second
+LONG_S = 0.9  # what a check took beyond this goes off that time, but for half a second
 WALL_S = 15.0  # for all of them; what has not ended by then is left out
 
 
