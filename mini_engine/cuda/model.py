@@ -101,7 +101,10 @@ class Model:
         logits, ranks = functional.linear(last, self.weights.lm_head), self.weights.ranks
         if ranks and logits.shape[1] < self.config.vocab_size:
             logits = ranks.gathered(logits)
-        return logits, sample(logits, inputs.sampled_lens)
+        sampled_lens = inputs.context_lens  # up to each row that is sampled, (R q,)
+        if len(inputs.last_rows) != len(sampled_lens):
+            sampled_lens = inputs.positions.index_select(0, inputs.last_rows) + 1
+        return logits, sample(logits, sampled_lens)
 
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
         """Make `inputs` the next decode step, in place: each request's new token is its input.
