@@ -58,7 +58,6 @@ class KVCache:
 
 
 class Model:
-    static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
     kernels_per_layer: Literal[0, 5, 9] = 0  # Triton kernels, in a decode step of one request
     pdl = False  # whether each kernel starts while the one before it drains
 

@@ -112,7 +112,7 @@ class TorchRunner:
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
             attention = self.model.live_attention(batch)
-            if self.model.static_decodes and not batch.has_prefill and self.width == 1:
+            if self.model.kernels_per_layer and not batch.has_prefill and self.width == 1:
                 attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
             tokens = self._tokens(step, attention)
         sampling = batch.sampled_rows(self.width)
@@ -141,18 +141,13 @@ class TorchRunner:
                 report.add(captured)
             self.dispatcher.graphs_captured = True
         except BaseException:
-            self.release()
+            # A capture that CUDA gave up has spoiled the pool: the next one gets another.
+            self.pool = self.backend.graph_pool_handle()
+            for graphs in self._ladders:
+                graphs.reset()
+                graphs.pool = self.pool
             raise
         return report
-
-    def release(self) -> None:
-        """Give all graphs and their memory back: from here on every batch runs eagerly."""
-        self.dispatcher.graphs_captured = False
-        # A capture that CUDA gave up has spoiled the pool: the next one gets another.
-        self.pool = self.backend.graph_pool_handle()
-        for graphs in self._ladders:
-            graphs.reset()
-            graphs.pool = self.pool
 
     @property
     def _ladders(self) -> tuple[GraphRunner, ...]:
