@@ -43,11 +43,7 @@ class TorchRunner:
         backend: GraphBackend, *, sampling: bool = False,
     ) -> None:  # fmt: skip
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
-        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax.
-        ValueError for limits with `host_blocks`: a swap is predicted, and nothing copies.
-        """
-        if limits.host_blocks:
-            raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
+        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
         self.width = limits.decode_query_len  # rows that are sampled, of each request

@@ -35,7 +35,6 @@ CAPTURE_FACTOR = 2.0
 TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 
 BLOCK_SIZE = 16  # tokens
-HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,6 @@ def size_server(
     config: ModelConfig, spec: DeviceSpec, mode: CUDAGraphMode | str, capture_sizes: Sequence[int],
     *, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
     stored: Stored | None = None, kv_blocks: int | None = None, prefix_caching: bool = False,
-    preemption: str = "recompute",
 ) -> SizedServer:  # fmt: skip
     """All memory that nothing else needs becomes KV blocks, `kv_blocks` at most:
 
@@ -131,8 +129,7 @@ def size_server(
     costs = LadderCosts(config, spec, mode, max_num_seqs, stored=stored).of(capture_sizes)
     used = spec.reserved_bytes + stored.held + costs.memory_bytes
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
-    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token
-    num_blocks = left // block_bytes
+    num_blocks = (spec.vram_bytes - used) // (BLOCK_SIZE * stored.kv_bytes_per_token)
     if num_blocks < 2:  # the null block, and one for requests
         raise ValueError(
             f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
@@ -141,9 +138,7 @@ def size_server(
         )
     limits = SchedulerLimits(
         max_num_seqs, max_num_batched_tokens, min(num_blocks, 1 + (kv_blocks or num_blocks)),
-        BLOCK_SIZE, config.max_position_embeddings,
-        prefix_caching=prefix_caching, preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else HOST_BYTES // block_bytes,
+        BLOCK_SIZE, config.max_position_embeddings, prefix_caching=prefix_caching,
     )  # fmt: skip
     return SizedServer(limits, dispatcher, costs)
 
