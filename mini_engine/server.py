@@ -108,7 +108,7 @@ class Server:
         self, mode: str, capture_sizes: Sequence[int] | None = None, **more: Any
     ) -> SizedServer:
         """Its scheduler's limits, its dispatcher and what its graphs cost. `more`: kv_blocks,
-        prefix_caching, preemption (`size_server`). Raises ValueError where no block is left."""
+        prefix_caching (`size_server`). Raises ValueError where no block is left."""
         return size_server(
             self.config, self.spec, mode, self.capture_sizes(mode, capture_sizes),
             stored=self.stored, max_num_seqs=self.max_num_seqs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +14,9 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import canvas
-from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import padded_step
 from mini_engine.step.step_model import StepModel
 
 CARD, BUDGET, BLOCK, SEQS = "h200", 8192, 16, 256
@@ -23,6 +24,57 @@ LINKS = {"PCIe 4.0": "rtx4090", "PCIe 5.0": "h200", "NVLink-C2C": "gh200"}  # wh
 COLOURS = dict(zip(LINKS, (hue.SERIES[1], hue.SERIES[0], hue.SERIES[2]), strict=True))
 MODELS = {"qwen3-0.6b": "Qwen3-0.6B", "qwen3-8b": "Qwen3-8B"}
 TOKENS = [64 * 2 ** (i / 8) for i in range(74)]  # 64 to about 36,000
+
+
+@dataclass(frozen=True)
+class SwapCost:
+    """What swapping a preempted request, or computing it again, costs a server whose steps hold up
+    to `budget` tokens.
+
+        swap    = 2 x blocks x max(bytes of a block / link, CPU time of starting a copy)
+        again   = for each chunk of the budget: a step with the chunk - the decode step in its place
+
+    Swapping is linear in the tokens. Computing again costs the CPU something however short the
+    prompt is, since it cannot run in a full graph of decodes; its attention is quadratic in the
+    tokens. A block is one copy, and the step waits for all copies, which is the worst case for
+    swapping. Left out: gathering the blocks of all layers within the card.
+    """
+
+    steps: StepModel
+    dispatcher: GraphDispatcher
+    budget: int
+    block_size: int
+
+    @property
+    def block_bytes(self) -> int:
+        """K and V of a block, of all layers."""
+        return self.block_size * self.steps.stored.kv_bytes_per_token
+
+    def copy_us(self, blocks: int) -> float:
+        spec = self.steps.spec
+        return blocks * max(self.block_bytes / (spec.link_gb_s * 1e3), spec.copy_us)
+
+    def swap_us(self, tokens: int) -> float:
+        """The blocks of a request with `tokens` in the cache, out and in."""
+        return 2 * self.copy_us(-(-tokens // self.block_size))
+
+    def recompute_us(self, tokens: int) -> float:
+        """What prefilling `tokens` makes the server wait, beyond its decode steps."""
+        decode = self.dispatcher.dispatch(1, 1, uniform_token_count=1)
+        total_us = 0.0
+        for start in range(0, tokens, self.budget):
+            query_len = min(self.budget, tokens - start)
+            context = start + query_len
+            prompt = self.dispatcher.dispatch(1, query_len)
+            shape = StepShape.mixed([query_len], [context])
+            chunk = padded_step(prompt, 1, shape.kv_tokens, shape.qk_pairs)
+            total_us += self.steps.itl_us(*chunk)
+            total_us -= self.steps.itl_us(*padded_step(decode, 1, context, context))
+        return total_us
+
+    def saves_us(self, tokens: int) -> float:
+        """What swapping saves; below 0 where computing again is cheaper."""
+        return self.recompute_us(tokens) - self.swap_us(tokens)
 
 
 def cost(model: str, link: str) -> SwapCost:

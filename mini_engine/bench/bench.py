@@ -29,7 +29,7 @@ from mini_engine.bench.gate import Gate
 from mini_engine.bench.intervals import median_interval, paired_ratio
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row
 from mini_engine.bench.timing import paired_laps
-from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager
+from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS
 from mini_engine.cuda.graphs.backend import GraphBackend, measured_dtype
 from mini_engine.cuda.weights import Weights, load_weights, no_room, random_weights
 from mini_engine.model.config import SHAPES, ModelConfig
@@ -82,7 +82,7 @@ class Bench:
         try:
             room = max(point.context + self.steps + setups.BLOCK_SIZE, gate.room_of(point.batch))
             setup = setups.build_setup(self.backend, weights, point.batch, point.context, room)
-            judge, anchor = gate_of(setup, self.gate_steps), _anchor(setup)
+            judge, anchor = Gate(setup, self.gate_steps), _anchor(setup)
         except (torch.OutOfMemoryError, ValueError) as error:
             yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
             return
@@ -142,11 +142,6 @@ class Bench:
             if variant is not None:
                 with suppress(RuntimeError):  # of a broken device, which `_clean` tells
                     variant.release()
-
-
-def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
-    wide = setups.float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
-    return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 
 
 def predicted_us(

@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_engine.bench.decode_setup import DecodeSetup, Variant
+from mini_engine.bench.decode_setup import DecodeSetup, Variant, float32_setup
+from mini_engine.bench.variants import OursEager
 
 MARGIN = 0.25  # of plain bf16's own mean error; frozen before the first measurement, see above
 CONTEXT = 32  # tokens before both paths: the same random cache for all variants
@@ -91,11 +92,10 @@ class Verdict:
 class Gate:
     """Judges one variant after the other on one setup."""
 
-    def __init__(
-        self, setup: DecodeSetup, plain: Variant, reference: Variant, most_steps: int = STEPS[1]
-    ) -> None:
+    def __init__(self, setup: DecodeSetup, most_steps: int = STEPS[1]) -> None:
         """`plain` decodes on `setup`, `reference` on its float32 twin."""
-        self.setup, self.plain, self.reference = setup, plain, reference
+        self.setup, self.plain = setup, OursEager(setup)
+        self.reference = OursEager(float32_setup(setup, CONTEXT, room_of(setup.batch)))
         self.steps = min(most_steps, steps_of(setup.batch))
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
         draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))

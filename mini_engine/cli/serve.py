@@ -3,22 +3,20 @@
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
   python -m mini_engine serve --trace log.csv --columns time_ms=received,prompt=in,new=out
   python -m mini_engine serve --shared-prefix 512 --share 0.6
-  python -m mini_engine serve --kv-blocks 600 --preemption cheaper
+  python -m mini_engine serve --kv-blocks 600
 
 A trace is CSV with a header, or JSON lines. Those of Azure, BurstGPT, Mooncake and `vllm bench
 serve --save-detailed` are known by their columns; --columns names those of any other. A time is a
 number of seconds (time_ms=: of milliseconds), or a date and time. Without times all arrive at once.
 
 The engine's own scheduler chooses every batch. Which prompts begin alike no trace tells: it is
-assumed (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K
-and V of a preempted request wait in 4 GiB of host memory; "cheaper" swaps where that saves time.
+assumed (--shared-prefix, --share), and the prefix cache is then on.
 """
 
 import time
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Found, Screen, form
-from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import read_trace, with_shared_prefix
@@ -38,15 +36,12 @@ LINES = (  # what must be there for it, a line's name, what it says
     ("", "preemptions", "{0.preemptions:,} ({again:,} tokens computed again)"),
     ("", "KV blocks, peak of all", "{0.kv_blocks_peak:,} of {0.kv_blocks:,}"),
     ("", "graphs", "{0.graphs.graphs:,}"), ("", "capturing them", "{captured}"),
-    ("swapping", "swapped ({0.preemption})", "{0.swaps:,}, in {0.swap_us:ms} ms"),
-    ("swapping", "  saved by it", "{0.swap_saved_us:ms} ms"),
     ("shared_prefix", "prefix cache: hit rate", "{0.prefix_hit_rate:.1%}"),
     ("best", "the optimal ladder of {rungs} rungs saves", "{best.saved_rows:,} padded rows, "
      "{best.saved_us:s} s, {best.saved_share:.2%} of the busy time"),
     ("best", "  its rungs", "{sizes}"))  # fmt: skip
 SHARED = "trace shape spec mode stored limits sizes"
 OPTIONS: options.Rows = {
-    "--preemption": (PREEMPTIONS, "recompute", "what becomes of a preempted request's K and V"),
     "--kv-blocks N": (options.positive, None, "at most (default: all that fit)")}  # fmt: skip
 
 
@@ -54,7 +49,7 @@ def run(args: Args, console: Screen) -> Found:
     began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
     sized = server.sized(args.mode, args.capture_sizes, kv_blocks=args.kv_blocks,
-                         prefix_caching=shared[0] > 0, preemption=args.preemption)  # fmt: skip
+                         prefix_caching=shared[0] > 0)  # fmt: skip
     limits, dispatcher = sized.limits, sized.dispatcher
     with console.status("serving"):
         trace = read_trace(args.trace, args.columns)
@@ -73,7 +68,7 @@ def run(args: Args, console: Screen) -> Found:
         interval = Way.of(server.spec, report.itl_p50_us, mode, round(rows / steps))
     wall_s = time.perf_counter() - began
     return {
-        **options.told(server), "style": server.spec.ops, "host_blocks": limits.host_blocks,
+        **options.told(server), "style": server.spec.ops,
         "failed_in_trace": trace.failed, "arrival_times": trace.timed, **report.to_dict(),
         "itl_p50_interval": interval, "graphs": sized.graph_costs,
         "optimal_ladder": optimal_ladder_saving(report, server.costs, dispatcher),
@@ -86,7 +81,7 @@ def show(r: Args, console: Screen) -> None:
         "modes": ", ".join(f"{m} {n / r.steps:.1%}" for m, n in r.steps_by_mode.items() if n),
         "rows": r.rows + r.padded_rows, "again": r.recomputed_tokens - r.recompute_tokens_saved,
         "p50": r.itl_p50_interval and options.ms(r.itl_p50_interval),
-        "captured": options.capture(r.graphs), "swapping": r.preemption != "recompute",
+        "captured": options.capture(r.graphs),
         "at_once": not r.arrival_times, "best": r.optimal_ladder, "rungs": len(sizes),
         "sizes": ", ".join(map(str, sizes))}  # fmt: skip
     console.print(form("{0.trace}: {0.shape} on {1}, {0.mode}, op list {0.style}, weights {0.quant}"

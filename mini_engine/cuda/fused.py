@@ -73,8 +73,6 @@ class PagedAttention:
 class FusedModel(Model):
     """`Model`, with its steps in Triton kernels."""
 
-    static_decodes = True  # kernels are compiled for a number of splits, and so for a context
-
     def __init__(
         self, weights: Weights, cache: KVCache, *, kernels_per_layer: Literal[9, 5],
         pdl: bool = False,

@@ -23,11 +23,10 @@ from mini_engine.cuda.graphs.backend import (
     why_no_gpu,
 )
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.ranks import joined
+from mini_engine.cuda.ranks import Ranks, joined
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, load_weights, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
-from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
@@ -93,18 +92,8 @@ def generate(
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
-
-    def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
-        dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
-        runner = runner_of(
-            weights, limits, dispatcher, backend, kernels, tell, sampling=sampling.temperature > 0
-        )  # fmt: skip
-        report = ranks.together(runner.capture) if ranks else runner.capture()
-        if ranks and len(set(ranks.told(report.graphs))) > 1:
-            raise ValueError(f"ranks have room for different graphs: {report.graphs} on this one")
-        for line in report.lines():
-            tell(line)
-        return runner, report
+    how = backend, mode, capture_sizes, tell, kernels, sampling.temperature > 0
+    captured = partial(_captured, *how, ranks=ranks)
 
     def drafting(draft: Path, alone: SchedulerLimits) -> TorchRunner:
         small = ModelConfig.from_folder(draft)
@@ -117,7 +106,10 @@ def generate(
         tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
         steps_per_replay = 1
     done = generation.generated(runner, report, limits, requests, tokenizer, proposer, on_token)
-    layers = kernels_of(runner.model, mode, drafts=proposer is not None)
+    layers = runner.model.kernels_per_layer
+    pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
+    if layers and (pieces or proposer):
+        layers = 9  # pieces are cut inside a fused kernel, and drafts are checked as a prompt is
     return Generation(
         **vars(done), model=config.name, device=str(backend.device), kernels_per_layer=layers,
         pdl=runner.model.pdl, steps_per_replay=steps_per_replay,
@@ -134,12 +126,29 @@ def open_engine(
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
-    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     weights = load_weights(config, folder, backend.device, dtype)
-    runner = runner_of(weights, limits, dispatcher, backend, 5, tell, sampling=sampling)
-    for line in runner.capture().lines():
+    runner, _ = _captured(backend, mode, capture_sizes, tell, 5, sampling, weights, limits)
+    return Engine(runner, limits, runner.dispatcher)
+
+
+def _captured(
+    backend: GraphBackend, mode: str, capture_sizes: Sequence[int] | None, tell: Tell,
+    kernels: Kernels, drawn: bool, weights: Weights, limits: SchedulerLimits,
+    ranks: Ranks | None = None,
+) -> tuple[TorchRunner, CaptureReport]:  # fmt: skip
+    """A runner over a cache of its own, with its graphs captured, on all ranks the same ones."""
+    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
+    cache = KVCache.allocate(
+        weights.config, limits.num_blocks, limits.block_size, backend.device, weights.embed.dtype
+    )
+    model = decoding_model(weights, cache, backend, kernels, tell)
+    runner = TorchRunner(model, limits, dispatcher, backend, sampling=drawn)
+    report = ranks.together(runner.capture) if ranks else runner.capture()
+    if ranks and len(set(ranks.told(report.graphs))) > 1:
+        raise ValueError(f"ranks have room for different graphs: {report.graphs} on this one")
+    for line in report.lines():
         tell(line)
-    return Engine(runner, limits, dispatcher)
+    return runner, report
 
 
 # ---------------------------------------------------------------- the best that works here
@@ -165,18 +174,6 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
         tell(f"{reason}: running in float32, which takes twice the bytes")
         return torch.float32
     return torch.bfloat16
-
-
-def runner_of(
-    weights: Weights, limits: SchedulerLimits, dispatcher: GraphDispatcher, backend: GraphBackend,
-    kernels: Kernels, tell: Tell, *, sampling: bool = False,
-) -> TorchRunner:  # fmt: skip
-    """A runner over a cache of its own, with nothing captured."""
-    cache = KVCache.allocate(
-        weights.config, limits.num_blocks, limits.block_size, backend.device, weights.embed.dtype
-    )
-    model = decoding_model(weights, cache, backend, kernels, tell)
-    return TorchRunner(model, limits, dispatcher, backend, sampling=sampling)
 
 
 def decoding_model(
@@ -206,13 +203,6 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
     if head_dim < least or head_dim & (head_dim - 1):
         return f"head_dim {head_dim} is no power of two of {least} or more, which kernels need"
     return None
-
-
-def kernels_of(model: Model, mode: str, *, drafts: bool = False) -> Kernels:
-    """Kernels a layer in a decode step of one request; 0 for plain PyTorch. Pieces are cut at
-    attention, inside a fused kernel, and a decode with drafts runs as a prompt does: both nine."""
-    pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
-    return 9 if model.kernels_per_layer and (pieces or drafts) else model.kernels_per_layer
 
 
 def no_triton() -> str | None:

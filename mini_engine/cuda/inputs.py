@@ -10,7 +10,6 @@ one copy of the buffer's front fills a step of any size.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,29 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mini_engine.engine import step_arrays
 from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
-from mini_engine.engine.step_arrays import PER_TOKEN, max_blocks, step_arrays, step_shapes
 
-
-@dataclass(frozen=True, eq=False)
-class StepInputs:
-    """What a step reads, all int32. T tokens of R requests; `mini_engine/engine/step_arrays.py`
-    says what each one means. Rows beyond the batch are zero."""
-
-    input_ids: Tensor  # (T,)
-    positions: Tensor  # (T,)
-    slot_mapping: Tensor  # (T,)
-    query_lens: Tensor  # (R,)
-    context_lens: Tensor  # (R,)
-    last_rows: Tensor  # (R q,)
-    block_table: Tensor  # (R, max_blocks)
-
-    @property
-    def sampled_lens(self) -> Tensor:
-        """Tokens of the context up to each row that is sampled, that row included. (R q,)"""
-        if len(self.last_rows) == len(self.context_lens):
-            return self.context_lens
-        return self.positions.index_select(0, self.last_rows) + 1
+StepInputs = step_arrays.StepInputs[Tensor]
 
 
 class StaticInputs:
@@ -48,8 +28,9 @@ class StaticInputs:
 
     def __init__(self, limits: SchedulerLimits, max_tokens: int, device: torch.device) -> None:
         self.limits, self.max_tokens = limits, max_tokens
-        self._shapes = step_shapes(
-            max_tokens, limits.max_num_seqs, max_blocks(limits), limits.decode_query_len
+        blocks = step_arrays.max_blocks(limits)
+        self._shapes = step_arrays.step_shapes(
+            max_tokens, limits.max_num_seqs, blocks, limits.decode_query_len
         )
         size = sum(prod(shape) for shape in self._shapes.values())
         on_gpu = device.type == "cuda"
@@ -57,7 +38,7 @@ class StaticInputs:
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self._host = {name: view.numpy() for name, view in self._views(self._staging).items()}
-        self._whole = self._views(self._device)
+        self._whole = StepInputs(**self._views(self._device))
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The buffers, cut to this size: always the same addresses. ValueError for a larger one."""
@@ -67,9 +48,7 @@ class StaticInputs:
                 f"{num_tokens} tokens of {num_reqs} requests: the buffers hold {self.max_tokens} "
                 f"of {most}"
             )
-        rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in self._whole}
-        rows["last_rows"] *= self.limits.decode_query_len
-        return StepInputs(**{name: whole[: rows[name]] for name, whole in self._whole.items()})
+        return self._whole.rows(num_tokens, num_reqs)
 
     def clear(self) -> None:
         """Zeros everywhere: what a warm-up may read."""
@@ -83,7 +62,7 @@ class StaticInputs:
             raise ValueError(f"{batch.num_tokens} tokens of {batch.num_reqs} do not fit the size")
         if self._copied:
             self._copied.synchronize()  # the copy before this one may still be reading
-        self._write(step_arrays(batch, self.limits), step)
+        self._write(step_arrays.step_arrays(batch, self.limits), step)
         if self._copied:
             self._copied.record()
         return step
@@ -100,8 +79,8 @@ class StaticInputs:
             rows = self._host[name][: len(padded[name])]
             rows[: len(array)] = array
             rows[len(array) :] = 0
-        unused = (self.limits.max_num_seqs - len(step.context_lens)) * max_blocks(self.limits)
-        front = len(self._staging) - unused  # the block table is last
+        table = step.block_table  # the last of the buffer
+        front = table.storage_offset() + table.numel()
         self._device[:front].copy_(self._staging[:front], non_blocking=True)
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:

@@ -58,7 +58,6 @@ class KVCache:
 
 
 class Model:
-    static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
     kernels_per_layer: Literal[0, 5, 9] = 0  # Triton kernels, in a decode step of one request
     pdl = False  # whether each kernel starts while the one before it drains
 
@@ -101,7 +100,10 @@ class Model:
         logits, ranks = functional.linear(last, self.weights.lm_head), self.weights.ranks
         if ranks and logits.shape[1] < self.config.vocab_size:
             logits = ranks.gathered(logits)
-        return logits, sample(logits, inputs.sampled_lens)
+        sampled_lens = inputs.context_lens  # up to each row that is sampled, (R q,)
+        if len(inputs.last_rows) != len(sampled_lens):
+            sampled_lens = inputs.positions.index_select(0, inputs.last_rows) + 1
+        return logits, sample(logits, sampled_lens)
 
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
         """Make `inputs` the next decode step, in place: each request's new token is its input.

@@ -43,11 +43,7 @@ class TorchRunner:
         backend: GraphBackend, *, sampling: bool = False,
     ) -> None:  # fmt: skip
         """Captures nothing yet: until `capture()` the dispatcher says NONE. With `sampling` each
-        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax.
-        ValueError for limits with `host_blocks`: a swap is predicted, and nothing copies.
-        """
-        if limits.host_blocks:
-            raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
+        request is drawn as its `SamplingParams` say; without, graphs hold nothing but an argmax."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
         self.backend = backend
         self.width = limits.decode_query_len  # rows that are sampled, of each request
@@ -112,7 +108,7 @@ class TorchRunner:
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
             attention = self.model.live_attention(batch)
-            if self.model.static_decodes and not batch.has_prefill and self.width == 1:
+            if self.model.kernels_per_layer and not batch.has_prefill and self.width == 1:
                 attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
             tokens = self._tokens(step, attention)
         sampling = batch.sampled_rows(self.width)
@@ -141,18 +137,13 @@ class TorchRunner:
                 report.add(captured)
             self.dispatcher.graphs_captured = True
         except BaseException:
-            self.release()
+            # A capture that CUDA gave up has spoiled the pool: the next one gets another.
+            self.pool = self.backend.graph_pool_handle()
+            for graphs in self._ladders:
+                graphs.reset()
+                graphs.pool = self.pool
             raise
         return report
-
-    def release(self) -> None:
-        """Give all graphs and their memory back: from here on every batch runs eagerly."""
-        self.dispatcher.graphs_captured = False
-        # A capture that CUDA gave up has spoiled the pool: the next one gets another.
-        self.pool = self.backend.graph_pool_handle()
-        for graphs in self._ladders:
-            graphs.reset()
-            graphs.pool = self.pool
 
     @property
     def _ladders(self) -> tuple[GraphRunner, ...]:

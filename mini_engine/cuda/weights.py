@@ -18,7 +18,7 @@ from torch import Tensor
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.ranks import Ranks
 from mini_engine.model import checkpoint
-from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.config import ModelConfig
 from mini_engine.step.storage import stored_as
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -92,22 +92,15 @@ def random_weights(
 
 
 def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | None:
-    """Why the weights, once in each of these dtypes, do not fit into what is free: one line that
-    names a shape that would; None where they fit."""
-
-    def needed(shape: ModelConfig) -> int:
-        return sum(stored_as(shape, dtype).held for dtype in stored)
-
-    free = free_bytes(backend)
-    if needed(config) <= free:
+    """Why the weights, once in each of these dtypes, do not fit into what is free, in one line;
+    None where they fit."""
+    needed, free = sum(stored_as(config, dtype).held for dtype in stored), free_bytes(backend)
+    if needed <= free:
         return None
-    fitting = [shape for shape in SHAPES.values() if needed(shape) <= free]
-    largest = max(fitting, key=needed, default=None)
     where = "this machine" if backend.emulated else "the GPU"
     return (
-        f"{config.name} needs {needed(config):,} bytes for its weights ({' + '.join(stored)}) and "
-        f"{where} has {free:,} free: "
-        + (f"{largest.name} would fit" if largest else "no shape that we know would fit")
+        f"{config.name} needs {needed:,} bytes for its weights ({' + '.join(stored)}) and {where} "
+        f"has {free:,} free: take a smaller shape"
     )
 
 

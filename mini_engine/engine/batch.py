@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 
-PREEMPTIONS = ("recompute", "swap", "cheaper")
-
 
 @dataclass(frozen=True)
 class Request:
@@ -38,8 +36,6 @@ class SchedulerLimits:
     max_model_len: int  # tokens of a request, prompt and output; its text ends there
     reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
     prefix_caching: bool = False  # share blocks of equal prefixes
-    preemption: str = "recompute"  # or "swap", or "cheaper": whichever costs less time
-    host_blocks: int = 0  # blocks of K and V that host memory holds for swapped requests
     steps_per_replay: int = 1  # decode steps of one launch, where the runner has graphs for it
     num_speculative_tokens: int = 0  # drafts of a decode, checked in its step (speculation.py)
 
@@ -56,8 +52,6 @@ class SchedulerLimits:
         if drafts and steps > 1:
             what = f"num_speculative_tokens {drafts} and steps_per_replay {steps}"
             raise ValueError(f"{what}: choose one of the two")
-        if self.preemption not in PREEMPTIONS:
-            raise ValueError(f"preemption {self.preemption!r}: use one of {', '.join(PREEMPTIONS)}")
 
     @property
     def decode_query_len(self) -> int:
@@ -151,14 +145,10 @@ class ScheduledRequest(NamedTuple):
 @dataclass(frozen=True)
 class ScheduledBatch:
     """One step's work. Entries stand in order of arrival: decodes first, then prefill chunks, and
-    perhaps behind an older chunk a decode whose K and V come back from host memory. `swap_out` and
-    `swap_in` are pairs (block of the cache, host block). The runner copies out before this step
-    writes to the cache, and copies in before this step reads from it."""
+    perhaps behind an older chunk a decode whose K and V come from another server."""
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step
-    swap_out: tuple[tuple[int, int], ...] = ()
-    swap_in: tuple[tuple[int, int], ...] = ()
     steps: int = 1  # decode steps at once: each entry samples one token in each
 
     @property

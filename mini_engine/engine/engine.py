@@ -17,7 +17,7 @@ from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
-from mini_engine.engine.swap import SavesUs, scheduler_for
+from mini_engine.engine.scheduler import Scheduler
 
 
 class Runner(Protocol):
@@ -29,13 +29,12 @@ class Runner(Protocol):
         """Idle until the clock shows at least `us`: there is nothing to run before."""
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. First
-        come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
-        slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
-        id for each row that is sampled (`num_sampled`), in order, step after step. A batch has
-        several steps only where the runner's graphs feed their tokens back: it then has
-        `steps_of(descriptor)`, how many decode steps a batch that is run as this can take at once.
-        """
+        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. K and
+        V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows write to
+        the null block. Returns a token id for each row that is sampled (`num_sampled`), in order,
+        step after step. A batch has several steps only where the runner's graphs feed their tokens
+        back: it then has `steps_of(descriptor)`, how many decode steps a batch that is run as this
+        can take at once."""
 
 
 class Proposer(Protocol):
@@ -74,16 +73,15 @@ class Engine:
 
     def __init__(
         self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,
-        saves_us: SavesUs | None = None, proposer: Proposer | None = None,
+        proposer: Proposer | None = None,
     ) -> None:  # fmt: skip
-        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper". Raises ValueError
-        for limits of several steps a replay with a runner of single ones, and for limits that have
-        room for drafts with nobody to propose them."""
+        """Raises ValueError for limits of several steps a replay with a runner of single ones, and
+        for limits that have room for drafts with nobody to propose them."""
         if limits.num_speculative_tokens and proposer is None:
             raise ValueError("num_speculative_tokens is set, and nothing proposes them")
         self.proposer = proposer
         self.runner = runner
-        self.scheduler = scheduler_for(limits, saves_us)
+        self.scheduler = Scheduler(limits)
         self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
         if limits.steps_per_replay > 1 and self._steps_of is None:
             raise ValueError(f"steps_per_replay: a {type(runner).__name__} runs one step at a time")

@@ -13,10 +13,10 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
    `reserve_full_isl=False` blocks for the chunk are enough.)
 5. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
    to the *front* of the waiting line. All its tokens, generated ones included, are computed again
-   later. A step that preempts a request admits none. (`swap.SwappingScheduler` may keep their
-   K and V in host memory instead.)
+   later. A step that preempts a request admits none.
 6. With `prefix_caching`, tokens at the beginning of a waiting request that the cache holds already
-   (`prefix_cache.SharingPool`) count as computed when it is admitted.
+   (`prefix_cache.SharingPool`) count as computed when it is admitted. So do those whose K and V
+   another server sends.
 
 Only the number of tokens matters, never their values, unless prefixes are cached. Two invariants
 follow: the running list is always in order of arrival, and at most one running request, the last,
@@ -56,9 +56,10 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         return bool(self.waiting or self.running)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, num_computed: int = 0) -> None:
         """Put the request at the end of the waiting line. A text ends at max_model_len tokens.
-        Raises ValueError if it could never be served, or its id is in use."""
+        `num_computed`: of so many first tokens K and V come from another server, into the blocks
+        that it gets. Raises ValueError if it could never be served, or its id is in use."""
         self.limits.check(request)
         if request.request_id in self._ids:
             raise ValueError(f"request {request.request_id!r} is being served: use another id")
@@ -66,7 +67,7 @@ class Scheduler:
         room = self.limits.max_model_len - len(request.prompt)
         if request.max_new_tokens > room:
             request = replace(request, max_new_tokens=room)
-        self.waiting.append(RequestState(request))
+        self.waiting.append(RequestState(request, num_computed=num_computed))
 
     def cancel(self, request_id: str) -> RequestState | None:
         """Forget a request between two steps: its blocks are free for the next. Returns its state;
@@ -206,7 +207,9 @@ class Scheduler:
 
     def _admit(self, state: RequestState, budget: int) -> ScheduledRequest | None:
         """The first share of a waiting request; None, and no change, as long as it has to wait."""
-        if self.prefix_cache is None:
+        if state.num_computed:  # by another server: it only decodes
+            state.num_prefill = 0
+        if self.prefix_cache is None or state.num_computed:
             return self._try_schedule(state, budget) if self._may_enter(state) else None
         state.num_computed = self.prefix_cache.look_up(state.request.request_id, state)
         entry = self._try_schedule(state, budget) if self._may_enter(state) else None

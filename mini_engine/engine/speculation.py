@@ -62,8 +62,8 @@ def continued(text: Sequence[int], count: int) -> list[int]:
 class DraftModel:
     """Drafts what a smaller model writes. An `engine.Proposer`. The draft model's runner has a KV
     cache of its own with the same blocks: a request's block table serves both. It computes every
-    token that the large model computes, in the same step, so what is shared, swapped or preempted
-    there is so here, and it never has to catch up. For that, it takes one step more than there are
+    token that the large model computes, in the same step, so what is shared or preempted there is
+    so here, and it never has to catch up. For that, it takes one step more than there are
     drafts: the last one for the K and V of the last draft."""
 
     def __init__(self, runner: Runner, dispatcher: GraphDispatcher) -> None:

@@ -1,20 +1,10 @@
-"""What a step reads, on the host: the integers that describe its T tokens of R requests.
-
-In:  a `ScheduledBatch`. Out: int32 arrays, named as in the `StepInputs` of each wing.
-
-    input_ids      (T,)  the tokens of all requests, one request after the other
-    positions      (T,)  position of each token in its request
-    slot_mapping   (T,)  cache slot for the token's K and V; slot 0 belongs to no request
-    query_lens     (R,)  tokens of each request in this step
-    context_lens   (R,)  tokens of its whole context, this step's included
-    last_rows      (R q,)  rows of its last q tokens, to be sampled; without drafts q is 1
-    block_table    (R, max_blocks)  its cache blocks, in order
-
-Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0."""
+"""What a step reads: `StepInputs`, and its arrays on the host, made of a `ScheduledBatch`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,8 +12,28 @@ from numpy.typing import ArrayLike, NDArray
 from mini_engine.engine.batch import ScheduledBatch, ScheduledRequest, SchedulerLimits
 from mini_engine.engine.blocks import slot_of
 
-PER_TOKEN = ("input_ids", "positions", "slot_mapping")  # arrays with a number for each token
-PER_REQUEST = ("query_lens", "context_lens", "last_rows")  # and those with one for each request
+A = TypeVar("A")  # an array on the host, or of either device
+
+
+@dataclass(frozen=True, eq=False)
+class StepInputs(Generic[A]):
+    """T tokens of R requests, all int32. Zero is null in each: a padded row reads token 0 at
+    position 0 and writes to slot 0."""
+
+    input_ids: A  # (T,) the tokens of all requests, one request after the other
+    positions: A  # (T,) position of each token in its request
+    slot_mapping: A  # (T,) cache slot for the token's K and V; slot 0 belongs to no request
+    query_lens: A  # (R,) tokens of each request in this step
+    context_lens: A  # (R,) tokens of its whole context, this step's included
+    last_rows: A  # (R q,) rows of its last q tokens, to be sampled; without drafts q is 1
+    block_table: A  # (R, max_blocks) its cache blocks, in order
+
+    def rows(self, num_tokens: int, num_reqs: int) -> StepInputs[A]:
+        """The first rows of each array, for a step of this size."""
+        arrays: dict[str, Any] = vars(self)
+        decode_query_len = len(arrays["last_rows"]) // len(arrays["query_lens"])
+        sizes = step_shapes(num_tokens, num_reqs, 0, decode_query_len)
+        return StepInputs(**{name: array[: sizes[name][0]] for name, array in arrays.items()})
 
 
 def max_blocks(limits: SchedulerLimits) -> int:
@@ -35,12 +45,8 @@ def step_shapes(
     num_tokens: int, num_reqs: int, blocks: int, decode_query_len: int = 1
 ) -> dict[str, tuple[int, ...]]:
     """The shape of each array for a step of this size. The block table comes last."""
-    return {
-        **dict.fromkeys(PER_TOKEN, (num_tokens,)),
-        **dict.fromkeys(PER_REQUEST, (num_reqs,)),
-        "last_rows": (num_reqs * decode_query_len,),
-        "block_table": (num_reqs, blocks),
-    }
+    tokens, reqs, sampled = (num_tokens,), (num_reqs,), (num_reqs * decode_query_len,)
+    return vars(StepInputs(tokens, tokens, tokens, reqs, reqs, sampled, (num_reqs, blocks)))
 
 
 def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDArray[np.int32]]:

@@ -150,10 +150,9 @@ class Pool:
     """Replicas of the same work, behind one router."""
 
     def __init__(
-        self, design: Design, cards: tuple[str, ...], on_served: Callable[[Replica, Served], None],
-        *, receives: bool = False,
-    ) -> None:  # fmt: skip
-        self.design, self.cards, self.receives = design, list(cards), receives
+        self, design: Design, cards: tuple[str, ...], on_served: Callable[[Replica, Served], None]
+    ) -> None:
+        self.design, self.cards = design, list(cards)
         self.on_served, self.route = on_served, ROUTERS[design.router]()
         self.members, self.refused, self.cold_starts, self.cold_start_us = list[Member](), 0, 0, 0.0
         self._checked_us: float | None = None  # when the autoscaler looked last
@@ -182,7 +181,7 @@ class Pool:
         design, card = self.design, self.cards.pop(0)
         server = design.server(card)
         sized = sized_as(server, design.mode, prefix_caching=design.prefix_caching)
-        replica = Replica(server.costs, sized.limits, sized.dispatcher, receives=self.receives)
+        replica = Replica(server.costs, sized.limits, sized.dispatcher)
         replica.on_served = partial(self.on_served, replica)
         cold_us = 0.0
         if now_us > -math.inf:
@@ -247,7 +246,7 @@ def run(
         landed.append(Arrival(served.number, at_us, request, served.first_token_us))
 
     arrivals: Iterable[Arrival] = (Arrival(i, one.arrival_us, one) for i, one in enumerate(trace))
-    decode = Pool(design, design.cards[design.prefill :], book, receives=design.prefill > 0)
+    decode = Pool(design, design.cards[design.prefill :], book)
     pools, landed, link_free_us = [decode], list[Arrival](), dict[int, float]()
     if design.prefill:
         kv_bytes = design.server(design.cards[0]).stored.kv_bytes_per_token

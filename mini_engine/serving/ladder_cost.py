@@ -2,18 +2,17 @@
 
     costs = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE", 256)
     costs.of([1, 2, 4, 8]).capture_us
-    costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
 
 Nodes and capture time add up over the graphs. Activations do not: all graphs share one pool, which
 is as large as the graph that needs most."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders, optimal_ladder
+from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
@@ -35,7 +34,6 @@ CAPTURE_FACTOR = 2.0
 TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 
 BLOCK_SIZE = 16  # tokens
-HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 
 
 @dataclass(frozen=True)
@@ -95,16 +93,6 @@ class LadderCosts:
             pool_bytes=max((pool for *_, pool in rungs), default=0),
         )  # fmt: skip
 
-    def point(self, ladder: CaptureLadder, histogram: Mapping[int, int]) -> LadderPoint:
-        """A ladder with what it pads of a histogram (rows -> steps) and what its graphs cost."""
-        cost, waste = self.of(ladder), ladder.waste(histogram)
-        return LadderPoint(ladder, waste, cost.capture_us, float(cost.memory_bytes))
-
-    def curve(self, histogram: Mapping[int, int], max_rungs: int, top: int) -> list[LadderPoint]:
-        """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point."""
-        best = best_ladders(histogram, max_rungs, top=top)
-        return [self.point(ladder, histogram) for ladder in best]
-
 
 @dataclass(frozen=True)
 class SizedServer:
@@ -117,7 +105,6 @@ def size_server(
     config: ModelConfig, spec: DeviceSpec, mode: CUDAGraphMode | str, capture_sizes: Sequence[int],
     *, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
     stored: Stored | None = None, kv_blocks: int | None = None, prefix_caching: bool = False,
-    preemption: str = "recompute",
 ) -> SizedServer:  # fmt: skip
     """All memory that nothing else needs becomes KV blocks, `kv_blocks` at most:
 
@@ -131,8 +118,7 @@ def size_server(
     costs = LadderCosts(config, spec, mode, max_num_seqs, stored=stored).of(capture_sizes)
     used = spec.reserved_bytes + stored.held + costs.memory_bytes
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
-    left, block_bytes = spec.vram_bytes - used, BLOCK_SIZE * stored.kv_bytes_per_token
-    num_blocks = left // block_bytes
+    num_blocks = (spec.vram_bytes - used) // (BLOCK_SIZE * stored.kv_bytes_per_token)
     if num_blocks < 2:  # the null block, and one for requests
         raise ValueError(
             f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
@@ -141,9 +127,7 @@ def size_server(
         )
     limits = SchedulerLimits(
         max_num_seqs, max_num_batched_tokens, min(num_blocks, 1 + (kv_blocks or num_blocks)),
-        BLOCK_SIZE, config.max_position_embeddings,
-        prefix_caching=prefix_caching, preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else HOST_BYTES // block_bytes,
+        BLOCK_SIZE, config.max_position_embeddings, prefix_caching=prefix_caching,
     )  # fmt: skip
     return SizedServer(limits, dispatcher, costs)
 

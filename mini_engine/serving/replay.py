@@ -4,9 +4,9 @@
     report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
 
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
-preemption, a copy to host memory or back. Between two events the same requests decode side by side.
-All of these steps are taken in one **stride**: every request gets its tokens and blocks at once.
-That is exact: no block is freed meanwhile, and no prompt is looked up in the prefix cache.
+preemption. Between two events the same requests decode side by side. All of these steps are taken
+in one **stride**: every request gets its tokens and blocks at once. That is exact: no block is
+freed meanwhile, and no prompt is looked up in the prefix cache.
 
 The time of a stride is a closed form. Each step adds n keys to what attention reads, and a step
 takes the highest of a few lines in the number of keys (`StepModel.lines`), so step j takes the
@@ -26,10 +26,9 @@ from typing import NamedTuple
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
-from mini_engine.engine.swap import SwappingScheduler, scheduler_for
+from mini_engine.engine.scheduler import Scheduler
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import padded_step
 from mini_engine.step.step_model import Line, StepModel
 
@@ -38,14 +37,13 @@ OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 
 def replay(
     requests: Iterable[TraceRequest], costs: StepModel, limits: SchedulerLimits,
-    dispatcher: GraphDispatcher, *, copies: SwapCost | None = None,
-    on_served: Callable[[Served], None] | None = None,
+    dispatcher: GraphDispatcher, *, on_served: Callable[[Served], None] | None = None,
 ) -> ServeReport:  # fmt: skip
     """Serve the requests; a generator may yield millions. A context fits into max_model_len, or
     into the whole KV cache if that is less. A prompt that leaves no room for a token is refused,
-    and an output that does not fit is cut. `copies`: what preempting by swap costs, if not
-    `SwapCost`. Raises ValueError where the requests are not in order of arrival."""
-    replica = Replica(costs, limits, dispatcher, copies=copies, on_served=on_served)
+    and an output that does not fit is cut. Raises ValueError where the requests are not in order of
+    arrival."""
+    replica = Replica(costs, limits, dispatcher, on_served=on_served)
     before_us, number = 0.0, 0
     for at, request in enumerate(requests):
         if request.arrival_us < before_us:
@@ -72,16 +70,11 @@ class Replica:
 
     def __init__(
         self, costs: StepModel, limits: SchedulerLimits, dispatcher: GraphDispatcher, *,
-        copies: SwapCost | None = None, on_served: Callable[[Served], None] | None = None,
-        receives: bool = False,
+        on_served: Callable[[Served], None] | None = None,
     ) -> None:  # fmt: skip
-        """`receives`: prompts may have been computed elsewhere (`submit` with a first token)."""
         self.costs, self.limits, self.dispatcher = costs, limits, dispatcher
         self.on_served, self.sharing = on_served, limits.prefix_caching
-        budget, size = limits.max_num_batched_tokens, limits.block_size
-        self.copies = copies or SwapCost(costs, dispatcher, budget, size)
-        make = SwappingScheduler if receives else scheduler_for
-        self.scheduler = make(limits, self.copies.saves_us)
+        self.scheduler = Scheduler(limits)
         self.report = ServeReport(
             dispatcher.mode.name, dispatcher.sizes, limits.num_blocks - 1,
             first_hits=self.scheduler.first_hits if self.sharing else None,
@@ -123,18 +116,17 @@ class Replica:
             self.enter(request, at_us)
             return True
         known = [*prompt, self._token(request)] if self.sharing else range(r.prompt_tokens + 1)
-        self.enter(replace(request, prompt=known, max_new_tokens=request.max_new_tokens - 1), at_us)
+        request = replace(request, prompt=known, max_new_tokens=request.max_new_tokens - 1)
+        self.enter(request, at_us, num_computed=r.prompt_tokens)
         self.first_token_us[str(number)] = self.paused_us[str(number)] = first_token_us
-        assert isinstance(self.scheduler, SwappingScheduler)
-        self.scheduler.receive(str(number))
         return True
 
-    def enter(self, request: Request, at_us: float) -> None:
-        """The same for a request as the scheduler sees it; its id is a number. Raises ValueError
-        for one that can never be served."""
+    def enter(self, request: Request, at_us: float, num_computed: int = 0) -> None:
+        """The same for a request as the scheduler sees it (`Scheduler.submit`); its id is a number.
+        Raises ValueError for one that can never be served."""
         scheduler = self.scheduler
         idle, settled = not scheduler.has_unfinished, self.settled and bool(scheduler.waiting)
-        scheduler.submit(request)
+        scheduler.submit(request, num_computed)
         if idle:
             self.now_us = max(self.now_us, at_us)
         self.settled = settled  # it stands behind one that has to wait, or it may enter
@@ -187,11 +179,6 @@ class Replica:
         uniform = decodes == n
         descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
         us = self.costs.itl_us(*padded_step(descriptor, n, kv_tokens, qk_pairs))
-        if blocks := len(batch.swap_out) + len(batch.swap_in):
-            copies_us = self.copies.copy_us(blocks)
-            report.swapped_bytes += blocks * self.copies.block_bytes
-            report.swap_us += copies_us
-            us += copies_us
         self.now_us += us
         if self.paused_us:
             decodes -= self._book_pauses(batch)
@@ -210,11 +197,7 @@ class Replica:
         them first; `computed` were their tokens in the cache."""
         for state, tokens in zip(self.scheduler.waiting, computed, strict=False):
             self.report.preemptions += 1
-            if state.num_computed > 0:
-                self.report.swaps += 1
-                self.report.swap_saved_us += self.copies.saves_us(tokens)
-            else:
-                self.report.recomputed_tokens += tokens
+            self.report.recomputed_tokens += tokens
             if state.output:
                 self.paused_us.setdefault(state.request.request_id, self.now_us)
 

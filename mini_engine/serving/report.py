@@ -126,10 +126,6 @@ class ServeReport:
     output_tokens: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0  # their K and V were in the cache and were thrown away
-    swaps: int = 0  # preemptions that kept K and V in host memory
-    swapped_bytes: int = 0  # copied, out and in
-    swap_us: float = 0.0  # that steps waited for these copies
-    swap_saved_us: float = 0.0  # what prefilling again would have cost, less the copies
     turns: int = 0  # strides and single steps: what the simulation had to do
     busy_us: float = 0.0  # while steps were running
     # What follows from these and the counts below, when all is served (`finish`).

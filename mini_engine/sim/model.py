@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_engine.engine.step_arrays import PER_TOKEN
+from mini_engine.engine import step_arrays
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim import kernels as k
@@ -25,6 +25,7 @@ from mini_engine.sim.weights import Weights
 from mini_engine.step.kernels import kernels_of
 
 INDEX = "int32"
+StepInputs = step_arrays.StepInputs[Buffer]
 
 # One row for each kernel of the list: what computes it, then what it writes and reads, by name.
 # What a model lacks (a bias, norms of q and k) its rows leave out.
@@ -55,24 +56,6 @@ EXPERTS = (
     (k.expert_sum, "block_out", "expert_out", "chosen"),
 )
 END = ((k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),)
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """What a step reads, all int32. T tokens of R requests; zero is the null of each."""
-
-    input_ids: Buffer  # (T,)
-    positions: Buffer  # (T,) place of each token in its request
-    slot_mapping: Buffer  # (T,) cache slot that takes the token's K and V; slot 0 is nobody's
-    query_lens: Buffer  # (R,) tokens of each request in this step
-    context_lens: Buffer  # (R,) tokens of its whole context, this step's included
-    block_table: Buffer  # (R, max_blocks) its cache blocks, in order
-    last_rows: Buffer  # (R q,) rows of its last q tokens, whose logits are sampled
-
-    def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        rows = {name: num_tokens if name in PER_TOKEN else num_reqs for name in vars(self)}
-        rows["last_rows"] *= len(self.last_rows) // len(self.query_lens)
-        return StepInputs(**{name: buffer[: rows[name]] for name, buffer in vars(self).items()})
 
 
 @dataclass(frozen=True)

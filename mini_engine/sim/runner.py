@@ -52,10 +52,7 @@ class SimRunner:
         dispatcher: GraphDispatcher, *, share_pool: bool = True, sampling: bool = False,
     ) -> None:  # fmt: skip
         """Captures nothing yet: call `capture()`. With `sampling` each request is drawn as its
-        `SamplingParams` say; without, all are greedy. Raises ValueError for limits with
-        `host_blocks`: nothing here copies K and V out."""
-        if limits.host_blocks:
-            raise ValueError(f"host_blocks {limits.host_blocks}: preempt by 'recompute' here")
+        `SamplingParams` say; without, all are greedy."""
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
         cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)

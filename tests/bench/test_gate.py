@@ -29,7 +29,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mini_engine.bench import gate  # noqa: E402
-from mini_engine.bench.bench import gate_of  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, OursEager  # noqa: E402
 from mini_engine.cuda import model as model_room  # noqa: E402
@@ -79,7 +78,7 @@ RIGHT: dict[str, Callable[[DecodeSetup], Variant]] = {
 @pytest.mark.parametrize("family", ["qwen3", *(["qwen2", "llama"] if SLOW else [])])
 def test_right_variants_pass_whatever_order_they_round_in(family: str) -> None:
     setup = setup_of(family, BF16, hidden_size=64)
-    judge = gate_of(setup, 64)
+    judge = gate.Gate(setup, 64)
     for name, make in RIGHT.items():
         variant = make(setup)
         variant.prepare()
@@ -96,7 +95,7 @@ def test_a_step_around_a_librarys_products_passes_too() -> None:
     setup = setup_of("qwen3", BF16, hidden_size=64, batch=20)
     variant = VARIANTS["graph-5"].make(setup)
     variant.prepare()
-    verdict = gate_of(setup, 16).judge(variant)
+    verdict = gate.Gate(setup, 16).judge(variant)
     assert verdict.passed, verdict.reason
     assert verdict.forced is not None
     assert verdict.forced.kl.variant < 0.9 * verdict.forced.kl.plain
@@ -104,7 +103,7 @@ def test_a_step_around_a_librarys_products_passes_too() -> None:
 
 def test_a_variant_of_the_very_same_arithmetic_differs_by_nothing() -> None:
     setup = setup_of("qwen3", BF16)
-    verdict = gate_of(setup).judge(OursEager(setup))
+    verdict = gate.Gate(setup).judge(OursEager(setup))
     assert verdict.passed
     for path in (verdict.forced, verdict.produced):
         assert path is not None
@@ -173,7 +172,7 @@ def no_weight(setup: DecodeSetup) -> Model:
 @pytest.mark.parametrize("fault", [wrong_eps, wrong_theta, no_weight])
 def test_a_real_fault_fails_on_both_paths(fault: Callable[[DecodeSetup], Model]) -> None:
     setup = setup_of("qwen3", BF16, hidden_size=128)
-    verdict = gate_of(setup, 48).judge(OursEager(replace(setup, model=fault(setup))))
+    verdict = gate.Gate(setup, 48).judge(OursEager(replace(setup, model=fault(setup))))
     assert not verdict.passed
     for path in (verdict.forced, verdict.produced):
         assert path is not None
@@ -184,7 +183,7 @@ def test_a_real_fault_fails_on_both_paths(fault: Callable[[DecodeSetup], Model])
 def test_a_token_that_is_not_the_best_of_the_variants_own_logits_fails() -> None:
     setup = setup_of("qwen3", BF16)
     variant = Spoiled(OursEager(setup), spoil_tokens=lambda tokens: (tokens + 1) % 200)
-    verdict = gate_of(setup, 4).judge(variant)
+    verdict = gate.Gate(setup, 4).judge(variant)
     assert not verdict.passed
     assert verdict.reason == "gate: it sampled tokens that are not the best of its own logits"
 
@@ -204,7 +203,7 @@ class Noisy(Model):
 def test_noise_on_the_logits_fails() -> None:
     setup = setup_of("qwen3", BF16)
     noisy = Noisy(setup.model.weights, setup.model.cache)
-    verdict = gate_of(setup, 16).judge(OursEager(replace(setup, model=noisy)))
+    verdict = gate.Gate(setup, 16).judge(OursEager(replace(setup, model=noisy)))
     assert not verdict.passed
     assert verdict.reason.startswith("gate: teacher-forced: KL")
     assert verdict.reason.endswith("allowed +25%")
@@ -214,7 +213,7 @@ def test_noise_on_the_logits_fails() -> None:
 def test_what_is_not_finite_fails(value: float) -> None:
     setup = setup_of("qwen3", BF16)
     variant = Spoiled(OursEager(setup), lambda logits: logits.index_fill(1, torch.tensor(7), value))
-    verdict = gate_of(setup, 4).judge(variant)
+    verdict = gate.Gate(setup, 4).judge(variant)
     assert not verdict.passed
     assert verdict.reason == "gate: its logits are not all finite"
 

@@ -309,19 +309,15 @@ def test_serve_reports_on_the_shipped_trace(capsys: pytest.CaptureFixture[str]) 
     assert options.ms(Way(**sure)) in out
 
 
-def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["--kv-blocks", "600", "--preemption", "swap"]
-    words += ["--shared-prefix", "512", "--share", "0.6"]  # which turns the prefix cache on
+def test_serve_tells_what_a_prefix_cache_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    # which turns the prefix cache on
+    words = ["--kv-blocks", "600", "--shared-prefix", "512", "--share", "0.6"]
     result = json_of(capsys, "serve", *words)
     assert result["kv_blocks"] == 600
     assert 0.1 < result["prefix_hit_rate"] < 0.6
-    assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token
-    assert (result["swaps"] > 0, result["recomputed_tokens"]) == (True, 0)
+    assert result["recomputed_tokens"] > result["recompute_tokens_saved"] >= 0
     assert main(["serve", *words]) == 0
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"swapped (swap) {result['swaps']:,}," in out
     assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
 
 

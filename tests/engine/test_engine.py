@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS, Request, SchedulerLimits
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool
 from mini_engine.engine.engine import Engine, StepRecord
-from mini_engine.engine.swap import SwappingScheduler
 from tests.support.fake_runner import (
     VOCAB,
     FakeRunner,
@@ -35,10 +34,8 @@ class Workload:
 
     def engine(self) -> Engine:
         dispatcher = GraphDispatcher(self.mode, list(self.sizes), self.limits.max_num_seqs)
-        # "cheaper" swaps whoever has an even number of tokens
-        saves_us = lambda computed: 1.0 - computed % 2  # noqa: E731
         runner = SteppingRunner if self.limits.steps_per_replay > 1 else FakeRunner
-        return Engine(runner(self.limits), self.limits, dispatcher, saves_us=saves_us)
+        return Engine(runner(self.limits), self.limits, dispatcher)
 
 
 @st.composite
@@ -57,7 +54,6 @@ def workloads(draw: st.DrawFn) -> Workload:
     block_size = draw(st.integers(1, 5))
     fits_one = max(-(-(len(r.prompt) + r.max_new_tokens - 1) // block_size) for r in requests)
     budget = draw(st.integers(1, 24))
-    preemption = draw(st.sampled_from(PREEMPTIONS))
     limits = SchedulerLimits(
         max_num_seqs=draw(st.integers(1, min(8, budget))),
         max_num_batched_tokens=budget,
@@ -66,8 +62,6 @@ def workloads(draw: st.DrawFn) -> Workload:
         max_model_len=30,
         reserve_full_isl=draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
-        preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else draw(st.sampled_from([1, 4, 100])),
         steps_per_replay=draw(st.sampled_from([1, 1, 2, 3, 7])),
     )
     sizes = draw(st.sets(st.integers(1, 24), min_size=1, max_size=6))
@@ -80,8 +74,6 @@ def test_every_request_gets_the_tokens_it_gets_alone(workload: Workload) -> None
     done = engine.run(workload.requests)
     preemptions = sum(c.num_preemptions for c in done)
     event("preempted" if preemptions else "never preempted")
-    if isinstance(engine.scheduler, SwappingScheduler):
-        assert len(engine.scheduler.free_host) == workload.limits.host_blocks
     assert {c.request_id: c.tokens for c in done} == {
         r.request_id: tokens_alone(r) for r in workload.requests
     }

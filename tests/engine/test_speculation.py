@@ -48,8 +48,7 @@ def speculating(workload: Workload, kind: str, count: int) -> tuple[Engine, Fake
     if kind == "draft model":
         decodes = GraphDispatcher(workload.mode, sizes, seqs)
         proposer = DraftModel(FakeRunner(replace(limits, num_speculative_tokens=0)), decodes)
-    saves_us = lambda computed: 1.0 - computed % 2  # noqa: E731
-    return Engine(runner, limits, dispatcher, saves_us=saves_us, proposer=proposer), runner
+    return Engine(runner, limits, dispatcher, proposer=proposer), runner
 
 
 kinds, counts = st.sampled_from(["oracle", "n-grams", "draft model"]), st.integers(1, 7)
@@ -74,8 +73,8 @@ def check_text_and_blocks(workload: Workload, kind: str, count: int) -> None:
 def test_every_request_gets_the_tokens_it_gets_alone(
     workload: Workload, kind: str, count: int
 ) -> None:
-    """With preemption by recompute and swap, shared prefixes, ends inside accepted drafts, contexts
-    that end inside a draft. A draft model that is the model itself is always right: its cache has
+    """With preemption, shared prefixes, ends inside accepted drafts, contexts that end inside a
+    draft. A draft model that is the model itself is always right: its cache has
     what the other one's has."""
     check_text_and_blocks(workload, kind, count)
 

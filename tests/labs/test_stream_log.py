@@ -27,12 +27,11 @@ def write_then_read(between: str) -> Log:
         late.record()
         waits = {
             "nobody": lambda: None,
-            "an event before the write": lambda: side.wait_event(early),
-            "an event that was never recorded": lambda: side.wait_event(emulator.Event()),
+            "an event before the write": lambda: early.wait(side),
+            "an event that was never recorded": lambda: emulator.Event().wait(side),
             "the wrong way round": lambda: main.wait_stream(side),
             "the side stream": lambda: side.wait_stream(main),
-            "the side stream for an event": lambda: side.wait_event(late),
-            "an event by its own method": lambda: late.wait(side),
+            "the side stream for an event": lambda: late.wait(side),
             "the host for an event": late.synchronize,
             "the host for the stream": main.synchronize,
             "the host for everything": emulator.synchronize,
@@ -54,7 +53,7 @@ def test_a_read_that_nothing_orders_after_the_write_is_a_race(between: str) -> N
 
 @pytest.mark.parametrize(
     "between",
-    ["the side stream", "the side stream for an event", "an event by its own method",
+    ["the side stream", "the side stream for an event",
      "the host for an event", "the host for the stream", "the host for everything"],
 )  # fmt: skip
 def test_a_read_after_a_wait_is_none(between: str) -> None:

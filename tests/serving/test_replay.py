@@ -8,24 +8,17 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from course.draw.ch10_swap import cost
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
+from mini_engine.server import Server
 from mini_engine.serving.replay import Replica, prompt_ids, replay
 from mini_engine.serving.report import Served, ServeReport, percentile
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
-from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS, Mode
 from mini_engine.step.step_model import Line, StepModel
-from tests.support.serve_cases import (
-    Case,
-    RandomCopies,
-    RandomCosts,
-    cases,
-    swapping_or_sharing_cases,
-)
+from tests.support.serve_cases import Case, RandomCosts, cases, sharing_cases
 
 
 def assert_same(fast: ServeReport, slow: ServeReport) -> None:
@@ -41,13 +34,12 @@ def assert_same(fast: ServeReport, slow: ServeReport) -> None:
             assert fast_dict[field] == slow_dict[field], field
 
 
-@given(case=st.one_of(cases, swapping_or_sharing_cases))
+@given(case=st.one_of(cases, sharing_cases))
 def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
     fast, fast_order = case.run(replay)
     with patch.object(Replica, "stride", lambda *_: False):
         slow, slow_order = case.run(replay)
     event("preempted" if slow.preemptions else "not preempted")
-    event("swapped" if slow.swaps else "not swapped")
     event("found a prefix" if slow.prefill_tokens_saved else "found none")
     assert_same(fast, slow)
     assert [s.number for s in fast_order] == [s.number for s in slow_order]
@@ -57,7 +49,7 @@ def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
         assert mine.finished_us == pytest.approx(theirs.finished_us, rel=1e-9)
 
 
-@given(case=st.one_of(cases, swapping_or_sharing_cases))
+@given(case=st.one_of(cases, sharing_cases))
 def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) -> None:
     report, served = case.run(replay)
     limits = case.limits
@@ -85,9 +77,8 @@ def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) 
 class CostRunner:
     """Runs nothing, and says how long it took."""
 
-    def __init__(self, costs: RandomCosts, copies: RandomCopies) -> None:
-        self.costs, self.copies = costs, copies
-        self.now_us = 0.0
+    def __init__(self, costs: RandomCosts) -> None:
+        self.costs, self.now_us = costs, 0.0
 
     def wait_until(self, us: float) -> None:
         self.now_us = max(self.now_us, us)
@@ -97,11 +88,10 @@ class CostRunner:
         reqs = descriptor.num_reqs or batch.num_reqs
         shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
         self.now_us += self.costs.itl_us(WAYS[descriptor.mode.name], shape)
-        self.now_us += self.copies.copy_us(len(batch.swap_out) + len(batch.swap_in))
         return [-1 - int(entry.request.request_id) for entry in batch.entries if entry.samples]
 
 
-@given(case=st.one_of(cases, swapping_or_sharing_cases))
+@given(case=st.one_of(cases, sharing_cases))
 def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     """An independent way to the same numbers: the engine itself, on a runner with these costs."""
     limits = case.limits
@@ -109,15 +99,14 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     trace = [r for r in case.trace if r.prompt_tokens + r.output_tokens <= context]
     assume(trace)
     dispatcher = GraphDispatcher(case.mode, case.sizes, limits.max_num_seqs)
-    runner = CostRunner(case.costs, case.copies)
-    engine = Engine(runner, limits, dispatcher, saves_us=case.copies.saves_us)
+    engine = Engine(CostRunner(case.costs), limits, dispatcher)
     done = engine.run(
         [
             Request(str(i), prompt_ids(i, r), r.output_tokens, r.arrival_us)
             for i, r in enumerate(trace)
         ]
     )
-    report = replay(trace, case.costs, limits, dispatcher, copies=case.copies)
+    report = replay(trace, case.costs, limits, dispatcher)
     scheduler = engine.scheduler
     assert report.prefill_tokens_saved == scheduler.first_hits.hit
     assert report.recompute_tokens_saved == scheduler.resumed_hits.hit
@@ -235,11 +224,9 @@ ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
 TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
 
 
-def serve(
-    trace: list[TraceRequest], limits: SchedulerLimits, copies: SwapCost | None = None
-) -> ServeReport:
-    copies = copies or cost("qwen3-0.6b", "PCIe 5.0")
-    return replay(trace, copies.steps, limits, copies.dispatcher, copies=copies)
+def serve(trace: list[TraceRequest], limits: SchedulerLimits) -> ServeReport:
+    server = Server("qwen3-0.6b", max_num_seqs=256)
+    return replay(trace, server.costs, limits, server.sized("FULL_AND_PIECEWISE").dispatcher)
 
 
 def test_prompts_are_alike_where_it_is_declared_and_nowhere_else() -> None:
@@ -268,40 +255,3 @@ def test_the_declared_share_is_found_and_nothing_else() -> None:
 def test_without_a_prefix_cache_a_share_changes_nothing() -> None:
     shared = list(with_shared_prefix(TRACE, 512, 1.0))
     assert serve(shared, ROOMY) == serve(TRACE, ROOMY)
-
-
-def tight(preemption: str) -> SchedulerLimits:
-    host_blocks = 0 if preemption == "recompute" else 10_000
-    return SchedulerLimits(
-        64, 2048, 1200, 16, 16_384, preemption=preemption, host_blocks=host_blocks
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "link", "swaps"),
-    [("qwen3-8b", "PCIe 5.0", (0.8, 1.0)), ("qwen3-0.6b", "PCIe 4.0", (0.1, 0.9))],
-)
-def test_cheaper_waits_no_longer_than_the_better_of_both(
-    model: str, link: str, swaps: tuple[float, float]
-) -> None:
-    copies = cost(model, link)
-    ways = {way: serve(TRACE, tight(way), copies) for way in ("recompute", "swap", "cheaper")}
-    again, swapped, cheaper = ways.values()
-    assert again.preemptions > 20
-    assert (again.swaps, again.swapped_bytes) == (0, 0)
-    assert (swapped.swaps, swapped.recomputed_tokens) == (swapped.preemptions, 0)
-    low, high = swaps
-    assert low <= cheaper.swaps / cheaper.preemptions <= high
-    assert cheaper.swap_saved_us >= 0
-    # A step that computes again may carry a new prompt as well, which the estimate cannot know: so
-    # the sum of many choices that are each the cheaper one is bounded only nearly.
-    assert cheaper.busy_us <= 1.01 * min(again.busy_us, swapped.busy_us)
-
-
-def test_what_goes_out_comes_back() -> None:
-    report = serve(TRACE, tight("swap"))
-    block_bytes = cost("qwen3-0.6b", "PCIe 5.0").block_bytes
-    blocks = report.swapped_bytes // block_bytes
-    assert blocks * block_bytes == report.swapped_bytes > 0
-    assert blocks % 2 == 0
-    assert report.swap_us == pytest.approx(cost("qwen3-0.6b", "PCIe 5.0").copy_us(blocks))

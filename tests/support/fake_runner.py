@@ -67,7 +67,6 @@ class FakeRunner:
         self.padding_block = padding_block
         # (position, digest) of each slot
         self.cache = [POISON] * (limits.num_blocks * limits.block_size)
-        self.host = [[POISON] * limits.block_size for _ in range(limits.host_blocks)]
         self.clock_us = 0.0
         self.descriptors: list[BatchDescriptor] = []
         self.batches: list[ScheduledBatch] = []
@@ -80,8 +79,6 @@ class FakeRunner:
         self.clock_us = max(self.clock_us, us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        self.copy_out(batch)
-        self.copy_in(batch)
         self.batches.append(batch)
         self.descriptors.append(descriptor)
         self.clock_us += batch.steps * (10.0 + descriptor.num_tokens)
@@ -124,15 +121,6 @@ class FakeRunner:
             return [GARBAGE]
         digests = self.read_back(entry.block_table, end)
         return [next_token(digests[: n + 1]) for n in range(end - entry.num_sampled, end)]
-
-    def copy_out(self, batch: ScheduledBatch) -> None:
-        for block, host in batch.swap_out:
-            self.host[host][:] = self.cache[block * self.block_size :][: self.block_size]
-
-    def copy_in(self, batch: ScheduledBatch) -> None:
-        for block, host in batch.swap_in:
-            at = block * self.block_size
-            self.cache[at : at + self.block_size] = self.host[host]
 
     def read_back(self, block_table: Sequence[int], length: int) -> list[int]:
         """Digests at positions 0 .. length - 1, as attention would read them."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
 from mini_engine.step.kernels import StepShape
@@ -44,35 +44,19 @@ class RandomCosts(StepModel):
 
 
 @dataclass(frozen=True)
-class RandomCopies:
-    """As `SwapCost`: copies that cost time with all digits random, and save some or none."""
-
-    seed: int
-    block_bytes: int = 7
-
-    def copy_us(self, blocks: int) -> float:
-        return blocks * random.Random(self.seed).uniform(1, 5)
-
-    def saves_us(self, tokens: int) -> float:
-        return random.Random(f"{self.seed} {tokens}").uniform(-1, 1)
-
-
-@dataclass(frozen=True)
 class Case:
     trace: list[TraceRequest]
     limits: SchedulerLimits
     mode: CUDAGraphMode
     sizes: list[int]
     costs: RandomCosts
-    copies: RandomCopies
 
     def run(self, simulate_one: Callable[..., ServeReport]) -> tuple[ServeReport, list[Served]]:
         dispatcher = GraphDispatcher(self.mode, self.sizes, self.limits.max_num_seqs)
         served: list[Served] = []
         report = simulate_one(
-            self.trace, self.costs, self.limits, dispatcher,
-            copies=self.copies, on_served=served.append,
-        )  # fmt: skip
+            self.trace, self.costs, self.limits, dispatcher, on_served=served.append
+        )
         return report, served
 
 
@@ -99,22 +83,16 @@ def random_case(seed: int) -> Case:
     sizes = sorted(rng.sample(range(1, 33), rng.randint(1, 6)))
     trace.sort(key=lambda r: r.arrival_us)
     mode = rng.choice(list(CUDAGraphMode))
-    return Case(trace, limits, mode, sizes, RandomCosts(seed), RandomCopies(seed))
+    return Case(trace, limits, mode, sizes, RandomCosts(seed))
 
 
-def swapping_or_sharing_case(seed: int) -> Case:
-    """The same with a prefix cache, preemption by swap, or both; more prompts are alike."""
+def sharing_case(seed: int) -> Case:
+    """The same with a prefix cache; more prompts are alike."""
     case, rng = random_case(seed), random.Random(f"{seed} more")
-    preemption = rng.choice(PREEMPTIONS)
-    limits = replace(
-        case.limits,
-        prefix_caching=preemption == "recompute" or rng.random() < 0.5,
-        preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else rng.choice([1, 10, 1000]),
-    )
+    limits = replace(case.limits, prefix_caching=True)
     trace = list(with_shared_prefix(case.trace, rng.choice([5, 16, 99]), rng.random(), seed))
     return replace(case, trace=trace, limits=limits)
 
 
 cases = st.builds(random_case, st.integers(0, 2**32))
-swapping_or_sharing_cases = st.builds(swapping_or_sharing_case, st.integers(0, 2**32))
+sharing_cases = st.builds(sharing_case, st.integers(0, 2**32))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
@@ -24,8 +24,6 @@ from mini_engine.cuda.graphs.arena import GraphPool
 Graph: TypeAlias = emulator.CUDAGraph
 Stream: TypeAlias = emulator.Stream
 PoolHandle: TypeAlias = Any  # an opaque token: two numbers on a GPU, a `GraphPool` on a CPU
-NAMES = ("CUDAGraph", "graph_pool_handle", "Stream", "Event", "stream", "current_stream",
-         "synchronize", "is_current_stream_capturing", "mem_get_info")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class GraphBackend:
     emulated: bool  # times measured on it say nothing about a GPU
     # (graph, pool=..., stream=..., capture_error_mode=...)
     graph: Callable[..., AbstractContextManager[None]]
+    # from here on as they are in `torch.cuda`
     CUDAGraph: type[emulator.CUDAGraph]
     graph_pool_handle: Callable[[], PoolHandle]
     Stream: type[emulator.Stream]
@@ -129,4 +128,5 @@ def _backend_of(device: torch.device, cuda: ModuleType) -> GraphBackend:
     """`cuda` is `torch.cuda`, or the emulator under the same names."""
     emulated = cuda is emulator
     graph = emulator.graph if emulated else graph_with_workspaces  # which a CPU's products lack
-    return GraphBackend(device, emulated, graph, **{name: getattr(cuda, name) for name in NAMES})
+    names = [field.name for field in fields(GraphBackend)][3:]
+    return GraphBackend(device, emulated, graph, **{name: getattr(cuda, name) for name in names})

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -121,27 +120,20 @@ class GraphRunner:
 
 
 class PiecewiseGraphRunner(GraphRunner):
-    """Graphs between the attentions. `forward(rung, attention)` gets the attention from here."""
+    """Graphs between the attentions. `forward(rung, attention)` gets the attention from here: a
+    capture ends its graph there, and a replay runs it live."""
 
     def __init__(
         self, backend: GraphBackend, forward: Callable[[int, Attention], Tensor],
         rungs: Sequence[int], pool: PoolHandle, stream: Stream | None = None,
     ) -> None:  # fmt: skip
-        live = LiveAttention(self)
-        super().__init__(backend, lambda rung: forward(rung, live), rungs, pool, stream)
+        super().__init__(backend, lambda rung: forward(rung, self), rungs, pool, stream)
         self.attend: Attend | None = None  # of the batch that is running
 
     def run(self, rung: int, attend: Attend) -> Tensor:
         """Replay the pieces with `attend` (as from `HostAttention.begin`) between them."""
         self.attend = attend
         return self.replay(rung)
-
-
-@dataclass(frozen=True)
-class LiveAttention:
-    """Attention outside the graphs: a capture ends its graph here, and a replay runs it live."""
-
-    runner: PiecewiseGraphRunner
 
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
@@ -153,8 +145,8 @@ class LiveAttention:
         out = torch.empty_like(q)
 
         def attend_live() -> None:
-            assert self.runner.attend, "give `run` an attention"
-            out.copy_(self.runner.attend(q, keys, values))
+            assert self.attend, "give `run` an attention"
+            out.copy_(self.attend(q, keys, values))
 
         Pieces.recording.live(attend_live)
         return out

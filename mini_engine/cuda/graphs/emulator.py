@@ -86,10 +86,6 @@ class Stream:
         for observer in observers:
             observer.stream_waited(self, observer.marked(stream))
 
-    def wait_event(self, event: Event) -> None:
-        """Wait for the work before an event; one that was never recorded has nothing before it."""
-        event.wait(self)
-
     def synchronize(self) -> None:
         """Raises `CaptureError` on a stream that is capturing, and where `unsafe` does."""
         wait = conflict if here.captures(self) else unsafe
@@ -117,8 +113,8 @@ class Event:
         self._seconds, self._after = None if self._captured else time.perf_counter(), queue.mark()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Have `stream`, or the current one, wait for the work before this event. While capturing:
-        as `Stream.wait_stream`, of the stream that it was recorded on."""
+        """Have `stream`, or the current one, wait for the work before this event, which is none if
+        it was never recorded. In a capture as `Stream.wait_stream` of the stream of `record`."""
         later = stream or here.stream
         if here.capture and self._stream is not None:
             here.capture.order(later, self._stream if self._captured else OUTSIDE)
@@ -304,11 +300,9 @@ class CUDAGraph:
 
 @contextmanager
 def graph(
-    cuda_graph: CUDAGraph,
-    pool: GraphPool | None = None,
-    stream: Stream | None = None,
+    cuda_graph: CUDAGraph, pool: GraphPool | None = None, stream: Stream | None = None,
     capture_error_mode: str = "global",
-) -> Iterator[None]:
+) -> Iterator[None]:  # fmt: skip
     """`with graph(g, pool=..., stream=...)`: captures the body into `g`."""
     synchronize()
     with here.on(stream or CAPTURE_STREAM):

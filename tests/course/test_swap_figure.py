@@ -1,4 +1,4 @@
-"""What swapping costs against computing again, and that chapter 10 says it as it is."""
+"""What swapping costs against computing again, in the figure of deeper/swap-or-again."""
 
 from __future__ import annotations
 
