@@ -1,10 +1,7 @@
 """The static inputs of a step: int32 buffers on the device, filled by one copy from the host.
 
-In:  a `ScheduledBatch` and the size it is padded to.
-Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
-
 All arrays share one flat buffer, on the device and in pinned memory. The block table comes last, so
-one copy of the buffer's front fills a step of any size.
+one copy of the buffer's front fills a step of any size. A captured graph may hold their addresses.
 """
 
 from __future__ import annotations
