@@ -1,7 +1,5 @@
 """`torch.cuda`'s graphs on a CPU: same names, same rules, same ways to go wrong.
 
-In: code that captures and replays on a GPU. Out: the same numbers, from a tape of PyTorch ops.
-
     pool = emulator.graph_pool_handle()
     g = emulator.CUDAGraph()
     with emulator.graph(g, pool=pool):
