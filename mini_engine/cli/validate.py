@@ -22,7 +22,7 @@ from statistics import median
 from mini_engine.cli import options
 from mini_engine.cli.terminal import Args, Columns, Found, Screen, table
 from mini_engine.step.cards import intervals
-from mini_engine.validate import fit, speculation
+from mini_engine.validate import fit
 from mini_engine.validate import points as measured
 
 FEW = "Weights in few bits, and llama.cpp in 16: in no fit"
@@ -67,7 +67,7 @@ def run(args: Args, console: Screen) -> Found:
     if args.speculation + args.fit + bool(args.points) > 1:
         raise ValueError("--speculation has points of its own, --fit the shipped ones: choose one")
     if args.speculation:
-        return {"drafts": [speculation.row_of(one) for one in speculation.read_points()]}
+        return {"drafts": measured.draft_rows()}
     if args.fit:
         with console.status("fitting") as status:
             fit.refit(status.update)

@@ -144,16 +144,6 @@ def best_ladders(
     return [CaptureLadder(rungs) for rungs in dict.fromkeys(found)]
 
 
-@dataclass(frozen=True)
-class LadderPoint:
-    """A ladder, the rows that it pads, and what capturing and holding its graphs costs."""
-
-    ladder: CaptureLadder
-    waste: Waste
-    capture_us: float
-    memory_bytes: float
-
-
 def cheapest_rungs(
     candidates: Sequence[int], price: Sequence[float], steps: Sequence[int], rungs: int
 ) -> list[tuple[int, ...]]:

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.endpoint.engines import Backend
-from mini_engine.engine.batch import Request, ScheduledBatch
+from mini_engine.engine.batch import Request
+from mini_engine.engine.engine import StepRecord
 from mini_engine.engine.scheduler import Scheduler
+from mini_engine.serving.replay import Taken
 
 ERROR = "error"  # why a stream ends when the engine is at fault
 # Names and buckets of metrics are those of vllm/v1/metrics/loggers.py, for its dashboards; buckets
@@ -121,7 +122,7 @@ class Core(threading.Thread):
         try:
             while self._take():
                 if step := self.steps.step():
-                    self._deliver(*step)
+                    self._deliver(step)
         except BaseException as error:
             self.fault = error
             self._loop.call_soon_threadsafe(self._fail)
@@ -140,12 +141,12 @@ class Core(threading.Thread):
         if self.steps.cancel(request_id):
             self.metrics.ended[why] += 1
 
-    def _deliver(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> None:
+    def _deliver(self, step: StepRecord | Taken) -> None:
         """Count the step, and hand on what it has added to each text."""
         now, puts, metrics = time.perf_counter(), list[Callable[[], None]](), self.metrics
-        metrics.steps[descriptor.mode.name, descriptor.num_tokens] += 1
-        metrics.preemptions += len(batch.preempted)
-        for entry in batch.entries:
+        metrics.steps[step.descriptor.mode.name, step.descriptor.num_tokens] += 1
+        metrics.preemptions += len(step.batch.preempted)
+        for entry in step.batch.entries:
             state, stream = entry.state, self.streams.get(entry.request.request_id)
             if stream is None or len(state.output) == stream.sent:
                 continue  # nobody reads it any more, or its prompt has not ended yet

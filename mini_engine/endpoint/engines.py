@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor
-from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import MAX_CONTEXT, SHIPPED, Tell
 from mini_engine.model.chat import ChatTemplate
@@ -17,16 +16,6 @@ from mini_engine.serving.replay import RealTime, Replica
 from mini_engine.step.cards import load_spec
 
 BLOCK_SIZE = 16  # tokens
-
-
-class Real:  # an `Engine`, one step at a time
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.scheduler = engine, engine.scheduler
-        self.submit, self.cancel = engine.submit, engine.cancel
-
-    def step(self) -> tuple[ScheduledBatch, BatchDescriptor] | None:
-        record = self.engine.step()
-        return (record.batch, record.descriptor) if record else None
 
 
 class Placeholder:
@@ -42,7 +31,7 @@ class Placeholder:
 @dataclass(frozen=True)
 class Backend:
     model: str  # as clients name it
-    steps: RealTime | Real  # driven by one thread
+    steps: RealTime | Engine  # driven by one thread
     tokenizer: Tokenizer
     template: ChatTemplate
     pieces: Callable[[], TextStream | Placeholder]  # the text of an answer, as its tokens come
@@ -93,6 +82,6 @@ def real(
 
         engine = sim.open_engine(*how, load_spec(spec))
     return Backend(
-        config.name, Real(engine), tokenizer, ChatTemplate(folder),
+        config.name, engine, tokenizer, ChatTemplate(folder),
         tokenizer.stream, config.eos_token_ids, config.vocab_size,
     )  # fmt: skip

@@ -2,18 +2,17 @@
 
     costs = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE", 256)
     costs.of([1, 2, 4, 8]).capture_us
-    costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
 
 Nodes and capture time add up over the graphs. Activations do not: all graphs share one pool, which
 is as large as the graph that needs most."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders, optimal_ladder
+from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
@@ -93,16 +92,6 @@ class LadderCosts:
             node_bytes=sum(cost.node_bytes for _, cost, _ in rungs),
             pool_bytes=max((pool for *_, pool in rungs), default=0),
         )  # fmt: skip
-
-    def point(self, ladder: CaptureLadder, histogram: Mapping[int, int]) -> LadderPoint:
-        """A ladder with what it pads of a histogram (rows -> steps) and what its graphs cost."""
-        cost, waste = self.of(ladder), ladder.waste(histogram)
-        return LadderPoint(ladder, waste, cost.capture_us, float(cost.memory_bytes))
-
-    def curve(self, histogram: Mapping[int, int], max_rungs: int, top: int) -> list[LadderPoint]:
-        """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point."""
-        best = best_ladders(histogram, max_rungs, top=top)
-        return [self.point(ladder, histogram) for ladder in best]
 
 
 @dataclass(frozen=True)

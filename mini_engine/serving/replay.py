@@ -290,6 +290,11 @@ class Replica:
         return (int(request.request_id) + 1) * OWN_TOKENS - 1 if self.sharing else 0
 
 
+class Taken(NamedTuple):
+    batch: ScheduledBatch
+    descriptor: BatchDescriptor
+
+
 class RealTime:
     """A `Replica` on the wall's clock, for one thread: each step ends when it is predicted to. What
     Python and too long a sleep add to one step is caught up in the next. Ids are numbers."""
@@ -306,11 +311,11 @@ class RealTime:
         """Raises ValueError as `Replica.enter` does."""
         self.replica.enter(request, self.now_us)
 
-    def step(self) -> tuple[ScheduledBatch, BatchDescriptor] | None:
+    def step(self) -> Taken | None:
         """None: nobody is there."""
         if not self.scheduler.has_unfinished:
             return None
-        done = self.replica.step()
+        done = Taken(*self.replica.step())
         time.sleep(max(0.0, self.replica.now_us - self.now_us) / 1e6)
         return done
 

@@ -4,10 +4,10 @@ In:  the name of a recording that ships with the project, or a file that `torch.
      written (`export_chrome_trace`, .json or .json.gz).
 Out: a `Recording`: who ran what on which GPU, and its `TraceEvent`s; and, taken apart, `Anatomy`.
 
-A file of `recordings` has the events of a step, or a table of kernels (how often each ran, and for
-how long in all), or the runs of one study under nsys; of the last two there is only the anatomy.
-Where a source tells of the GPU alone, the lane of the CPU is empty, and launches are not counted. A
-profiler with stacks slows the host down: the idle time of an eager step is an upper bound."""
+A file of `recordings` has the events of a step, or sums over many steps (of all kernels, or of each
+by its name), of which there is only the anatomy; or several recordings. Where a source tells of the
+GPU alone, the lane of the CPU is empty, and launches are not counted. A profiler with stacks slows
+the host down: the idle time of an eager step is an upper bound."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from mini_engine.files import did_you_mean
+from mini_engine.files import did_you_mean, read_object
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 RECORDINGS = Path(__file__).parent / "recordings"
-NSYS = RECORDINGS / "sglang-h100-nsys.json"
 # How a kernel's name tells what it is for: the first line that fits. The order matters: vLLM's KV
 # write has "flash" in its name, and so has all that is FlashInfer's.
 KINDS: Mapping[str, str] = {
@@ -83,25 +83,37 @@ class Anatomy:
         return self.busy_us + (self.idle_in_launch_us or 0.0) + (self.idle_us or 0.0)
 
 
+@cache
+def _shipped() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Name -> the steps that were recorded, by batch where there are several. What the recordings
+    of one file share stands beside them."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for path in sorted(RECORDINGS.glob("*.json")):
+        shared = read_object(path)
+        for step in cast(list[dict[str, Any]], shared.get("recordings", [{"name": path.stem}])):
+            found.setdefault(step["name"], []).append({**shared, **step})
+    return found
+
+
 def recording_names() -> list[str]:
-    files = {path.stem for path in RECORDINGS.glob("*.json")} - {NSYS.stem}
-    return sorted(files | set(nsys_steps()))
+    return sorted(_shipped())
 
 
 def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
-    """A recording by name (`batch`: which of a study's steps), or a step of a profiler's file.
-    Raises ValueError for an unknown name and a file that is no profile, OSError as `open`."""
+    """A recording by name (`batch`: which of its steps, if there are several), or a step of a
+    profiler's file. Raises ValueError for an unknown name or batch and a file that is no profile,
+    OSError as `open`."""
     word = str(name_or_path)
-    if (file := RECORDINGS / f"{word}.json") in RECORDINGS.glob("*.json") and file != NSYS:
-        data = json.loads(file.read_text(encoding="utf-8"))
+    if steps := _shipped().get(word):
+        found = [one for one in steps if len(steps) == 1 or one["as"]["batch"] == batch]
+        if not found:
+            known = ", ".join(str(one["as"]["batch"]) for one in steps)
+            raise ValueError(f"{word}: no step of {batch} requests was recorded: use {known}")
+        (data,) = found
         what = f"{data['engine']}, {data['model']}, {data['gpu']}: {data['step']}"
         rows = [(lane, data["names"][at], *rest) for lane, at, *rest in data.get("events", ())]
-        table, events = _table(data) if "kernels" in data else None, _on_two_lanes(rows)
-        return Recording(word, what, data["source"], events, data.get("as"), table)
-    if word in nsys_steps():
-        if not (steps := nsys_steps(batch)):
-            raise ValueError(f"{word}: no step of {batch} requests was recorded: use 1, 4, 8 or 16")
-        return steps[word]
+        table = None if rows else _table(data)
+        return Recording(word, what, data["source"], _on_two_lanes(rows), data.get("as"), table)
     path = Path(word)
     if not path.name.endswith((".json", ".json.gz")):
         near, known = did_you_mean(word, recording_names()), ", ".join(recording_names())
@@ -110,11 +122,14 @@ def load_recording(name_or_path: str | Path, batch: int = 1) -> Recording:
 
 
 def _table(data: Mapping[str, Any]) -> Anatomy:
-    """One step of a table of kernels, whose figures are sums over `steps`."""
-    steps, busy_us = data["steps"], data["busy_us"]
-    listed = [(kind_of(name), count / steps, us / steps) for name, count, us in data["kernels"]]
-    listed.append((UNLISTED, 0, busy_us / steps - sum(us for _, _, us in listed)))
-    return Anatomy(None, None, None, data["layers"], busy_us / steps, None, None, _shares(listed))
+    """One step of a source that tells sums over `steps`, of all kernels or `by_kernel`."""
+    steps, sums = data["steps"], ("launches", "kernels", "busy_us", "idle_in_launch_us", "idle_us")
+    mean: Any = {key: data[key] / steps if key in data else None for key in sums}
+    kernels = [(kind_of(name), n / steps, us / steps) for name, n, us in data.get("by_kernel", ())]
+    if kernels:
+        kernels.append((UNLISTED, 0, data["busy_us"] / steps - sum(us for _, _, us in kernels)))
+    layers = data.get("layers")
+    return Anatomy(graph_launches=None, layers=layers, kinds=_shares(kernels), **mean)
 
 
 def _shares(kernels: Iterable[tuple[str, float, float]]) -> dict[str, Share]:
@@ -124,31 +139,6 @@ def _shares(kernels: Iterable[tuple[str, float, float]]) -> dict[str, Share]:
         so_far = kinds.get(kind, Share(0, 0.0))
         kinds[kind] = Share(so_far.count + count, so_far.us + us)
     return dict(sorted(kinds.items(), key=lambda item: -item[1].us))
-
-
-def nsys_steps(batch: int = 1) -> dict[str, Recording]:
-    """The decode steps of `NSYS` with so many requests, by name: what a long run took more than a
-    short one, over the steps between (512 tokens are 511 steps more than none)."""
-    data = json.loads(NSYS.read_text(encoding="utf-8"))
-    runs = {tuple(row[:5]): row[5:] for row in data["runs"]}
-    before, steps = (0, 511) if batch == 1 else (128, 384)
-    found = {}
-    for (model, mode, prompt, tokens, size), long in runs.items():
-        if (prompt, tokens, size) != (16, 512, batch):
-            continue
-        short = runs[model, mode, prompt, before, batch]
-        busy, launching, other, kernels, launches = (
-            (much - less) / steps for much, less in zip(long, short, strict=True)
-        )
-        way, like_way = ("graph", "FULL") if mode == "cudagraph" else ("eager", "NONE")
-        name, context = f"sglang-{model}-h100-{way}".lower(), prompt + (before + tokens) // 2
-        what = (f"{data['engine']}, {model}, {data['gpu']}: batch {batch}, {way}, {context} tokens "
-                "of context in the mean")  # fmt: skip
-        table = Anatomy(launches, None, kernels, None, busy * 1e3, launching * 1e3, other * 1e3, {})
-        like = {"shape": model.lower(), "spec": "h100", "engine": "sglang", "mode": [like_way],
-                "batch": batch, "context": context}  # fmt: skip
-        found[name] = Recording(name, what, data["source"], (), like, table)
-    return found
 
 
 def anatomy(recording: Recording) -> Anatomy:

@@ -11,15 +11,24 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from mini_engine.files import read_json, read_object, typed
 from mini_engine.model.config import SHAPES
-from mini_engine.step.cards import DeviceSpec, Launched, Sheet, load_sheet, names, put_together
+from mini_engine.step.cards import (
+    DeviceSpec,
+    Launched,
+    Sheet,
+    load_sheet,
+    load_spec,
+    names,
+    put_together,
+)
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS, with_pdl
+from mini_engine.step.speculation import head_of, speculated
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
@@ -27,6 +36,7 @@ SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 IN_NO_FIT = {  # weights in few bits; experts and several GPUs
     name: SHIPPED_POINTS.with_name(f"{name}_points.json") for name in ("quantised", "spread")
 }
+DRAFT_POINTS = SHIPPED_POINTS.with_name("speculation_points.json")
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 COMMAND = "python -m mini_engine validate --fit"
 USUAL_HOST = "server"
@@ -277,3 +287,51 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
         for slow, fast in product(rows, rows)
         if order.index(slow.launched) < order.index(fast.launched) and slow.step == fast.step
     ]
+
+
+@dataclass(frozen=True)
+class DraftPoint:
+    """One measured pair: the same requests with drafts and without. It brings its own acceptance,
+    as tokens a step, so that what is judged is the cost of a step."""
+
+    id: str  # who drafts, and for which model
+    model: str
+    gpu: str
+    engine: str
+    batch: int
+    context: int  # tokens of each request
+    drafts: int  # of each request, in a step
+    draft: Literal["head", "free"]  # by a trained head of one layer, or for nothing
+    tokens: float  # that a request writes in a step
+    plain_ms: float  # a token of a request, without drafts
+    ms: float  # with them
+    source: str
+
+
+@dataclass(frozen=True)
+class DraftRow:
+    point: DraftPoint
+    predicted: float  # how many times as fast as without drafts
+
+    @property
+    def measured(self) -> float:
+        return self.point.plain_ms / self.point.ms
+
+    @property
+    def error(self) -> float:
+        """Above 0: the model promises too much."""
+        return self.predicted / self.measured - 1
+
+
+def draft_rows() -> list[DraftRow]:
+    """The published points with drafts, each predicted."""
+    rows = []
+    for n, one in enumerate(cast(list[object], read_object(DRAFT_POINTS)["points"]), start=1):
+        point = typed(DraftPoint, one, f"point {n}")
+        config, spec = SHAPES[point.model], load_spec(point.gpu, engine=point.engine)
+        found = speculated(
+            config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
+            draft=head_of(config) if point.draft == "head" else None,
+        )  # fmt: skip
+        rows.append(DraftRow(point, point.tokens / found.longer))
+    return rows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import optimal_ladder
+from mini_engine.dispatch.ladder import best_ladders, optimal_ladder
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.serving.ladder_cost import (
@@ -42,20 +42,16 @@ histograms = st.dictionaries(st.integers(1, 40), st.integers(1, 50), min_size=1,
 
 
 @given(histogram=histograms, rungs=st.integers(1, 6))
-def test_each_point_of_the_curve_is_the_best_ladder_of_its_rungs_with_its_own_costs(
+def test_with_each_rung_the_best_ladder_pads_no_more_and_takes_no_less_to_capture(
     histogram: dict[int, int], rungs: int
 ) -> None:
     costs = LadderCosts(SHAPE, H200, "FULL", 64)
-    points = costs.curve(histogram, rungs, 48)
-    for point in points:
-        assert point.ladder == optimal_ladder(histogram, len(point.ladder), top=48)
-        assert point.ladder.top == 48
-        assert point.waste == point.ladder.waste(histogram)
-        assert point.capture_us == costs.of(point.ladder).capture_us
-        assert point.memory_bytes == costs.of(point.ladder).memory_bytes
-    padded = [point.waste.padded_rows for point in points]
+    ladders = best_ladders(histogram, rungs, top=48)
+    assert ladders == [optimal_ladder(histogram, len(one), top=48) for one in ladders]
+    padded = [one.waste(histogram).padded_rows for one in ladders]
     assert padded == sorted(padded, reverse=True)
-    assert [p.capture_us for p in points] == sorted(p.capture_us for p in points)
+    captured = [costs.of(one).capture_us for one in ladders]
+    assert captured == sorted(captured)
 
 
 # ---------------------------------------------------------------- what a better ladder saves

@@ -20,7 +20,7 @@ from mini_engine.sim.recorded import (
     anatomy_of,
     kind_of,
     load_recording,
-    nsys_steps,
+    recording_names,
 )
 from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import load_spec
@@ -29,7 +29,8 @@ from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import WAYS
 from mini_engine.step.step_model import StepModel
 
-UNDER_NSYS = [step for batch in (1, 4, 8, 16) for step in nsys_steps(batch).values()
+STUDY = [name for name in recording_names() if name.endswith(("h100-graph", "h100-eager"))]
+UNDER_NSYS = [step for batch in (1, 4, 8, 16) for step in (load_recording(n, batch) for n in STUDY)
               if step.like and step.like["shape"] in SHAPES]  # fmt: skip
 EXPERTS = [step for step in UNDER_NSYS if "a3b" in step.name]
 DENSE = [step for step in UNDER_NSYS if step not in EXPERTS]

@@ -1,4 +1,4 @@
-"""step/speculation.py and validate/speculation.py: what drafts buy, and how far off that is."""
+"""step/speculation.py and its published points: what drafts buy, and how far off that is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time
 from mini_engine.step.speculation import head_of, speculated, tokens_a_step
-from mini_engine.validate.speculation import read_points, row_of
+from mini_engine.validate.points import draft_rows
 
 SHAPE, SPEC = named_shape("qwen3-8b"), load_spec("h100")
 
@@ -75,7 +75,7 @@ def test_a_busy_batch_asks_for_more_right_drafts_than_a_small_one() -> None:
 def test_published_steps_with_drafts_are_missed_by_no_more_than_is_said() -> None:
     """The course says by how much. The direction, too: the model takes products of few rows for
     free, and knows neither what the sampler nor what the host does for a draft."""
-    rows = [row_of(point) for point in read_points()]
+    rows = draft_rows()
     errors = [row.error for row in rows]
     assert len(rows) == 30
     assert len({row.point.source for row in rows}) == 5
