@@ -1,8 +1,5 @@
 """The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-    bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
-    rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
-
 For each variant: can it run here? prepare; the gate; laps in turns with the anchor, AB BA; what the
 simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
 device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves

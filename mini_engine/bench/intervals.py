@@ -1,10 +1,5 @@
 """How sure a figure is: medians with 95% intervals, and straight lines with what they miss.
 
-    median_interval(laps)                   # bootstrap (Efron 1979)
-    paired_ratio(laps, others)              # how many times as long the others took
-    line((1, 64, 1024), [2.6, 2.7, 4.6])    # (2.59…, 0.0019…): µs at all, µs a node
-    held_out_percent((1, 64, 1024), [2.6, 2.7, 4.6])      # would the others have told?
-
 Laps of one process share what that process got by chance (addresses, algorithms, clocks), and no
 interval here holds that. How well a line *predicts*, only a point that it has not seen can tell.
 """
@@ -24,7 +19,7 @@ RESAMPLES = 2000
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
-    """The median and its 95% bootstrap interval. Raises ValueError for no samples.
+    """The median and its 95% bootstrap interval (Efron 1979). Raises ValueError for no samples.
 
     Draws as many samples as there are, with replacement, RESAMPLES times: the interval goes from
     the 2.5th to the 97.5th percentile of the medians of these draws. The same samples and `seed`

@@ -1,8 +1,5 @@
 """One row of a benchmark: a variant at one point, and what was measured of it.
 
-    steps = of_one_place(measured_steps(measurement.figures["rows"]))
-    curve(steps, "graph-5-pdl")            # that variant's rows, batch rising
-
 The time of a variant that failed the gate is no result, whoever wrote the variant. No torch.
 """
 

@@ -31,12 +31,12 @@ FOLDER = "{folder}"  # in a word: the folder of the run
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands behind `python`, run one after the other; in their words {folder} is the run's."""
+    """A command behind `python`; in its words {folder} is the run's."""
 
     name: str
     teaches: str  # one line
     deadline_s: float  # on one H200 that starts cold; no GPU has run it yet
-    commands: tuple[str, ...]
+    command: str
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,20 @@ def stages_for(device: str) -> list[Stage]:
     # laps, 7 s for an eager one; a compiler's arm 25 s. Then something to spare: 510 s in all.
     return [
         Stage("environment", "which machine this is, its driver, compilers and packages",
-              20, ("-m torch.utils.collect_env",)),
+              20, "-m torch.utils.collect_env"),
         Stage("design", "how long a step of our one design takes, on three models",
-              80, (bench(best, three, gate_steps=32),)),
+              80, bench(best, three, gate_steps=32)),
         Stage("baselines", "what a graph takes off the step, and transformers beside it",
-              65, (bench("ours-graph,ours-eager,hf-eager", two),)),
+              65, bench("ours-graph,ours-eager,hf-eager", two)),
         Stage("ideas", "what each idea buys: without PDL, nine kernels, eight steps a graph",
-              55, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
+              55, bench("graph-5,graph-9,graph-5-pdl-k8,null", small)),
         Stage("calibrate", "what card and host charge: a card and a host to predict with",
-              60, (calibrate,)),
-        Stage("pytest", "what is wrong", 90, (tests,)),
+              60, calibrate),
+        Stage("pytest", "what is wrong", 90, tests),
         Stage("compile", "what torch.compile reaches on the same machine",
-              80, (bench("compile-default,compile-reduce-overhead", small),)),
+              80, bench("compile-default,compile-reduce-overhead", small)),
         Stage("batches", "larger batches",
-              60, (bench(f"{best},ours-graph", small, "8,64,256", 32),)),
+              60, bench(f"{best},ours-graph", small, "8,64,256", 32)),
     ]  # fmt: skip
 
 
@@ -137,25 +137,23 @@ def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[s
 
 
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
-    """(status, note). A command that fails does not keep the next one from running."""
-    ends, failed = time.monotonic() + seconds, ""
+    """(status, note)."""
+    words = [word.replace(FOLDER, str(folder)) for word in shlex.split(stage.command)]
     told = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     with (folder / f"{stage.name}.txt").open("a", encoding="utf-8") as log:
-        for command in stage.commands:
-            words = [word.replace(FOLDER, str(folder)) for word in shlex.split(command)]
-            print("$ python", *words, file=log, flush=True)
-            process = subprocess.Popen(
-                [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, env=told, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code = process.wait(max(0.0, ends - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return CUT, f"its {seconds:.0f} s were over"
-            finally:
-                with suppress(ProcessLookupError, PermissionError):  # it and its children may be
-                    os.killpg(process.pid, signal.SIGKILL)  # gone already
-                process.wait()
-            if code:
-                failed = failed or f"{' '.join(words[:3])} ended with code {code}"
-    return (FAILED, f"{failed}: see {stage.name}.txt") if failed else (DONE, "")
+        print("$ python", *words, file=log, flush=True)
+        process = subprocess.Popen(
+            [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, env=told, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return CUT, f"its {seconds:.0f} s were over"
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # it and its children may be
+                os.killpg(process.pid, signal.SIGKILL)  # gone already
+            process.wait()
+    if code:
+        return FAILED, f"{' '.join(words[:3])} ended with code {code}: see {stage.name}.txt"
+    return DONE, ""

@@ -1,13 +1,4 @@
-"""The benchmark's variants: ways to run the same decode step, behind one small protocol.
-
-    variant = VARIANTS["ours-graph"].make(setup)
-    variant.prepare()
-    variant.rewind()
-    for _ in range(32):
-        variant.step()                  # the sampled token is fed back on the device
-
-A new variant is one entry in `VARIANTS`. Those that a run is asked for are its arms.
-"""
+"""The benchmark's variants: ways to run the same decode step, all in the table `VARIANTS`."""
 
 from __future__ import annotations
 
@@ -27,7 +18,7 @@ from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
-from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
@@ -53,7 +44,7 @@ class OursEager(Variant):
     def feed(self, tokens: Tensor) -> None:
         self.inputs.input_ids.copy_(tokens)
 
-    def ops(self, style: str = "hf56") -> list[OpCost]:  # noqa: ARG002 (they are its own)
+    def ops(self, style: str = "") -> list[OpCost]:  # noqa: ARG002 (they are its own)
         recorder = OpRecorder()
         with recorder:
             for _ in range(self.steps_a_call):
@@ -138,10 +129,8 @@ class FusedGraph(OursGraph):
         super().__init__(replace(setup, model=model), steps_a_call)
         self.style = f"fused{model.kernels_of(setup.batch)}"
 
-    def ops(self, style: str = "hf56") -> list[OpCost]:  # noqa: ARG002 (as above)
-        """The op list that the kernels of this batch were written to."""
-        shape = StepShape.decode(self.setup.batch, self.setup.context)
-        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
+    def ops(self, style: str = "") -> list[OpCost]:  # noqa: ARG002 (the style of this batch)
+        return Variant.ops(self, self.style) * self.steps_a_call
 
 
 class HuggingFace(Variant):

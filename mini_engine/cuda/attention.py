@@ -7,14 +7,9 @@ Out: attended values (T, heads, D), one row for each token.
     attend = attention.begin(inputs)   # what all layers share, once a step
     out = attend(q, keys, values)      # once a layer
 
-| strategy           | batches it takes    | shapes            | can be captured |
-|--------------------|---------------------|-------------------|-----------------|
-| `DecodeAttention`  | one token a request | static            | yes             |
-| `RaggedAttention`  | any                 | static            | yes             |
-| `HostAttention`    | any                 | of the batch      | no              |
-
-The static ones gather max_blocks blocks, whatever the context. What lies beyond a context is
-dropped by selection, never multiplied with zero: it may be NaN, and 0 × NaN is NaN.
+`DecodeAttention` and `RaggedAttention` have static shapes, so they can be captured: they gather
+max_blocks blocks, whatever the context. What lies beyond a context is dropped by selection, never
+multiplied with zero: it may be NaN, and 0 × NaN is NaN.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class DecodeAttention:
-    """One token a request. It sees up to max_blocks blocks of each context, and nothing beyond."""
+    """One token a request."""
 
     max_blocks: int
     block_size: int

@@ -1,10 +1,7 @@
 """The static inputs of a step: int32 buffers on the device, filled by one copy from the host.
 
-In:  a `ScheduledBatch` and the size it is padded to.
-Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
-
 All arrays share one flat buffer, on the device and in pinned memory. The block table comes last, so
-one copy of the buffer's front fills a step of any size.
+one copy of the buffer's front fills a step of any size. A captured graph may hold their addresses.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ class StaticInputs:
     """The buffers for steps of up to `max_tokens` tokens of up to `max_num_seqs` requests."""
 
     def __init__(self, limits: SchedulerLimits, max_tokens: int, device: torch.device) -> None:
-        self.limits, self.max_tokens = limits, max_tokens
+        self.limits = limits
         blocks = step_arrays.max_blocks(limits)
         self._shapes = step_arrays.step_shapes(
             max_tokens, limits.max_num_seqs, blocks, limits.decode_query_len
@@ -41,13 +38,7 @@ class StaticInputs:
         self._whole = StepInputs(**self._views(self._device))
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The buffers, cut to this size: always the same addresses. ValueError for a larger one."""
-        most = self.limits.max_num_seqs
-        if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
-            raise ValueError(
-                f"{num_tokens} tokens of {num_reqs} requests: the buffers hold {self.max_tokens} "
-                f"of {most}"
-            )
+        """The buffers, cut to this size: always the same addresses."""
         return self._whole.rows(num_tokens, num_reqs)
 
     def clear(self) -> None:
@@ -58,8 +49,6 @@ class StaticInputs:
         """Put the batch into the buffers, padded with zeros to this size; returns their view. The
         copy is queued; the host does not wait for it. ValueError for a batch that is larger."""
         step = self.view(num_tokens, num_reqs)
-        if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
-            raise ValueError(f"{batch.num_tokens} tokens of {batch.num_reqs} do not fit the size")
         if self._copied:
             self._copied.synchronize()  # the copy before this one may still be reading
         self._write(step_arrays.step_arrays(batch, self.limits), step)

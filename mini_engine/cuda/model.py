@@ -1,9 +1,6 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family, dense or with Qwen3's experts, in plain PyTorch:
 the reference of every variant.
 
-In:  `StepInputs` on the device, and the `Attention` that fits the step.
-Out: hidden states, then logits and one sampled token for each request.
-
     hidden = model.body(inputs, attention)             # embed, layers                 (T, H)
     logits, tokens = model.head(hidden, inputs)        # final norm, greedy            (R, V), (R,)
     model.advance(inputs, tokens)                      # feed them back, on the device

@@ -1,7 +1,5 @@
 """The engine's runner in PyTorch: a scheduled batch in, sampled tokens out.
 
-In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
-
 The dispatcher chooses how a batch runs: NONE runs every op from Python, unpadded; FULL replays one
 graph of body and head; PIECEWISE replays the pieces of the body with live attention between them,
 then runs the head.

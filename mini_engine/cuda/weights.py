@@ -1,9 +1,7 @@
 """The weights of a model as torch tensors: read from a Hugging Face folder, or random.
 
-In:  a `ModelConfig`, and a folder of safetensors (`model/hub.py` finds or fetches it) or a seed.
-Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
-
-Each stored tensor is copied straight to its rows of a merged matrix.
+q, k, v are merged into one matrix and gate, up into another; each stored tensor is copied straight
+to its rows.
 """
 
 from __future__ import annotations

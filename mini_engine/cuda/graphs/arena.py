@@ -1,7 +1,5 @@
 """The memory of emulated graphs: pools of bytes that graphs share, as on a GPU.
 
-In: sizes, strides, dtypes of what a capture computes. Out: tensors on a pool's bytes.
-
 As in PyTorch's allocator (c10/cuda/CUDACachingAllocator.cpp: `kMinBlockSize`, `get_free_block`):
 
 * a **block** is in use as long as any tensor in Python views it. When the last of them dies, even

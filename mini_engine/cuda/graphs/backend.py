@@ -1,7 +1,5 @@
 """One way to capture and replay on any device: real CUDA graphs, or emulated ones.
 
-In: a device. Out: a `GraphBackend`: on "cuda" functions of `torch.cuda`, on "cpu" the emulator's.
-
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
 graph's nodes raises a RuntimeError. After either the pool can be used again. A capture that CUDA
 itself invalidated has spoiled its pool: take a new handle.

@@ -1,9 +1,5 @@
 """Graphs of a decoder: one for each rung, captured up front, largest first, in one pool.
 
-In:  a forward pass over static inputs, and a `GraphBackend`.
-Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (graphs for what lies
-     between the attentions, which run live), filled by `capture()` and run by `replay(rung)`.
-
 Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
 """
 

@@ -1,7 +1,5 @@
 """`torch.cuda`'s graphs on a CPU: same names, same rules, same ways to go wrong.
 
-In: code that captures and replays on a GPU. Out: the same numbers, from a tape of PyTorch ops.
-
     pool = emulator.graph_pool_handle()
     g = emulator.CUDAGraph()
     with emulator.graph(g, pool=pool):
@@ -29,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
 from mini_engine.cuda.graphs.tape import (
@@ -61,21 +59,9 @@ class Queue:
 
 
 queue = Queue()
-
-
-class Observer(Protocol):
-    """Is told who waits for whom, and can find the wait that is missing (labs/support has one). A
-    mark is what it knows of a stream at one moment."""
-
-    def marked(self, stream: Stream) -> Any: ...
-
-    def stream_waited(self, later: Stream, mark: Any) -> None: ...
-
-    def host_waited(self, mark: Any = None) -> None:
-        """For what came before the mark, or for everything."""
-
-
-observers: list[Observer] = []
+# Each is told who waits for whom (labs/support/stream_log.py). A mark is what it knows of a stream
+# at one moment.
+observers: list[Any] = []
 
 
 class Stream:
@@ -103,7 +89,7 @@ class Event:
         self._seconds: float | None = None
         self._captured, self._after = False, 0  # `_after`: the queue's mark of the work before it
         self._stream: Stream | None = None
-        self._marks: list[tuple[Observer, Any]] = []
+        self._marks: list[tuple[Any, Any]] = []
 
     def record(self, stream: Stream | None = None) -> None:
         """Now. In a capture it is part of the graph, and has no time."""

@@ -1,6 +1,5 @@
 """Decode attention in one kernel: q and k normed and rotated, K and V stored, attention, combine.
-
-    rope.py, then attention.py, in one kernel: one boundary fewer in each layer
+rope.py, then attention.py, with one boundary fewer in each layer.
 
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included: its position is

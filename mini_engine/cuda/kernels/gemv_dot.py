@@ -1,10 +1,7 @@
 """Products of 1 to 4 tokens in bf16: gemv.py's kernels on the tensor cores, with no weight moved.
 
-    out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
-    out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
-
-In, out: as gemv.py, whose plans hold here too. Its kernels widen and multiply every weight in a
-register, 210 to 490 instructions a warp after the wait; tensor cores leave 100 to 260.
+In, out and plans as in gemv.py. Its kernels widen and multiply every weight in a register, 210 to
+490 instructions a warp after the wait; tensor cores leave 100 to 260.
 
 **Exact operands.** Tensor cores multiply bf16 by bf16 and add in float32. Without a norm x is bf16
 as it comes. With one, x · gain has 16 bits of precision: high = its upper 8, cut off, and low = the

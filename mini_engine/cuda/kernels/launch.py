@@ -1,7 +1,5 @@
 """What every kernel file shares: how a kernel is launched, and chained to the next one.
 
-In: an op's device and its `pdl` switch. Out: launch options, or one clear error.
-
 An op is a `torch.library.custom_op` that writes its out-parameters and returns nothing, so torch
 traces and captures it without looking inside. On a GPU it runs its Triton kernel, and on a CPU too
 under Triton's interpreter (TRITON_INTERPRET=1); without it its PyTorch reference. ValueError for an

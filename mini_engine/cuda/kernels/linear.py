@@ -1,11 +1,5 @@
 """The products of a layer, with the small ops before and after them fused in.
 
-    linear:                 out = x Wᵀ (+ bias)
-    norm_linear:            out = RMSNorm(x) Wᵀ (+ bias)              norm + QKV
-    linear_add:             residual += x Wᵀ                          O, down
-    norm_gate_up_silu_mul:  out = silu(gate) · up of RMSNorm(x) Wᵀ    W: the merged weight (2I, K)
-    library_linear:         `linear` by a library's product, for any number of tokens
-
 In:  x (M, K), weight (N, K), norm_weight (K,), bias (N,). Out: out (M, N), in the dtype of x.
 
 Up to 4 tokens, tensor cores multiply in bf16 (gemv_dot.py), and registers in other types and in
@@ -44,13 +38,13 @@ def norm_linear(
     out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float,
     bias: Tensor | None = None, pdl: bool = False,
 ) -> None:  # fmt: skip
-    """out = RMSNorm(x) Wᵀ (+ bias)."""
+    """out = RMSNorm(x) Wᵀ (+ bias): norm and QKV."""
     _product(out, x, norm_weight, weight, bias, eps, pdl=pdl)
 
 
 @torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
 def linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False) -> None:
-    """residual (M, N) += x Wᵀ, rounded once."""
+    """residual (M, N) += x Wᵀ, rounded once: O, and down."""
     _product(residual, x, None, weight, add=True, pdl=pdl)
 
 
@@ -58,7 +52,7 @@ def linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False) -
 def norm_gate_up_silu_mul(
     out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool = False
 ) -> None:
-    """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
+    """out (M, I) = silu(gate) · up of RMSNorm(x) Wᵀ; weight (2I, K): rows of gate, then of up."""
     _product(out, x, norm_weight, weight, None, eps, gated=True, pdl=pdl)
 
 
