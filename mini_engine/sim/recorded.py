@@ -41,7 +41,6 @@ KINDS: Mapping[str, str] = {
     "reduction": r"reduce|scan|argmax|softmax|sort|moe_sum|triton_red",
 }
 UNLISTED = "not listed"  # the kernels of a table's source that it leaves out, being short
-_KINDS = {kind: re.compile(words, re.IGNORECASE) for kind, words in KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
 
 def kind_of(kernel: str) -> str:
     """What a kernel is for, by its name: a key of `KINDS`, or "other"."""
-    return next((kind for kind, words in _KINDS.items() if words.search(kernel)), "other")
+    return next((kind for kind, words in KINDS.items() if re.search(words, kernel, re.I)), "other")
 
 
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)
