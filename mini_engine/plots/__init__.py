@@ -1,9 +1,5 @@
-"""The figures: each a function of data that writes one picture.
-
-The data come from other rooms (`sim.trace`, `step.curves`, `validate.points`, `bench.rows`); the
-picture is a .png, .svg or .pdf. The title states the finding; the caption says what the data are
-of, and whether they were predicted or measured. The same data give the same bytes. A path that
-cannot be written raises OSError."""
+"""The figures: each a function of data that writes one picture (`canvas`). The title states the
+finding; the caption says what the data are of, and whether they were predicted or measured."""
 
 from mini_engine.plots.canvas import PREDICTED as PREDICTED
 from mini_engine.plots.figures import errors_by_class as errors_by_class

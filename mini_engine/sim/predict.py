@@ -24,7 +24,6 @@ HF_EAGER = "HF eager"
 
 @dataclass(frozen=True)
 class Prediction:
-    mode: str
     timeline: tuple[TraceEvent, ...]  # of the decode step; its time starts at 0
     work: Counters  # of that step
 
@@ -54,7 +53,7 @@ def predict(
         descriptor = GraphDispatcher(mode, sizes, seqs).dispatch(batch, batch, 1)
         launched, shape = padded_step(descriptor, batch, batch * context, batch * context)
         ops = step_ops(config, shape, spec.ops)
-    return Prediction(mode, *play(ops, spec, launched, batch))
+    return Prediction(*play(ops, spec, launched, batch))
 
 
 def play(

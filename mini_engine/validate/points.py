@@ -17,15 +17,8 @@ import numpy as np
 
 from mini_engine.files import read_json, read_object, typed
 from mini_engine.model.config import SHAPES
-from mini_engine.step.cards import (
-    DeviceSpec,
-    Launched,
-    Sheet,
-    load_sheet,
-    load_spec,
-    names,
-    put_together,
-)
+from mini_engine.step import cards
+from mini_engine.step.cards import DeviceSpec, Launched, Sheet
 from mini_engine.step.kernels import StepShape
 from mini_engine.step.run import WAYS, with_pdl
 from mini_engine.step.speculation import head_of, speculated
@@ -81,12 +74,12 @@ class Sheets:
     @classmethod
     def shipped(cls) -> Sheets:
         """Those that ship with the project, and the hosts whose speed the last fit found."""
-        kinds = ("card", "host", "engine")
-        sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
-        return sheets.with_hosts(read_kept()["hosts"])
+        every = ({name: cards.load_sheet(kind, name) for name in cards.names(kind)}
+                 for kind in cards.FOLDERS)  # fmt: skip
+        return cls(*every).with_hosts(read_kept()["hosts"])
 
     def with_card(self, path: Path) -> Sheets:
-        sheet = load_sheet("card", path)
+        sheet = cards.load_sheet("card", path)
         return replace(self, cards={**self.cards, sheet.name.lower(): sheet})
 
     def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
@@ -119,7 +112,7 @@ class Sheets:
         that is not is taken for the one that the engine usually runs on."""
         engine, launched = self.engine_of[point.cls]
         known = host or self.host_of.get(point.host)
-        spec = put_together(self.cards[point.card], known or self.usual_host(point), engine)
+        spec = cards.put_together(self.cards[point.card], known or self.usual_host(point), engine)
         return with_pdl(spec) if engine.words["pdl"] else spec, launched, known is not None
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
@@ -328,7 +321,7 @@ def draft_rows() -> list[DraftRow]:
     rows = []
     for n, one in enumerate(cast(list[object], read_object(DRAFT_POINTS)["points"]), start=1):
         point = typed(DraftPoint, one, f"point {n}")
-        config, spec = SHAPES[point.model], load_spec(point.gpu, engine=point.engine)
+        config, spec = SHAPES[point.model], cards.load_spec(point.gpu, engine=point.engine)
         found = speculated(
             config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
             draft=head_of(config) if point.draft == "head" else None,
