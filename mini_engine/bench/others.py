@@ -37,6 +37,8 @@ import numpy as np
 from mini_engine.bench.evidence import first_line, version
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Interval
+from mini_engine.engine.batch import Request, SchedulerLimits
+from mini_engine.model.config import ModelConfig
 
 OURS = "launch-bound"
 EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
@@ -223,8 +225,6 @@ class Ours:
     def __init__(self, job: Job) -> None:
         from mini_engine.bench.decode_setup import BLOCK_SIZE
         from mini_engine.cuda.generate import open_engine
-        from mini_engine.engine.batch import SchedulerLimits
-        from mini_engine.model.config import ModelConfig
 
         limits = SchedulerLimits(
             max_num_seqs=job.batch, max_num_batched_tokens=BUDGET, max_model_len=job.room,
@@ -239,8 +239,6 @@ class Ours:
             raise MemoryError(f"no memory for batch {job.batch}, or to capture it")
 
     def lap(self, prompts: Prompts) -> Iterator[list[Piece]]:
-        from mini_engine.engine.batch import Request
-
         for index, prompt in enumerate(prompts):
             self.engine.submit(Request(str(index), tuple(prompt), self.tokens))
         while record := self.engine.step():

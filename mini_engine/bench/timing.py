@@ -98,13 +98,11 @@ def host_us(
     `calls` must stay below the launches that the driver queues."""
     times = []
     with no_garbage_collection():
-        for repeat in range(repeats + 1):
+        for _ in range(repeats + 1):
             backend.synchronize()
             began = time.perf_counter()
             for _ in range(calls):
                 work()
-            took = time.perf_counter() - began
-            if repeat:
-                times.append(took * 1e6 / calls)
+            times.append((time.perf_counter() - began) * 1e6 / calls)
     backend.synchronize()
-    return times
+    return times[1:]

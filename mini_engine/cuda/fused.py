@@ -152,9 +152,8 @@ class FusedModel(Model):
             # one partial a row, the argmax of logits in the dtype of the weights
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        values = hidden.new_empty(
-            rows, num_programs(vocab, width, self.sm_count), dtype=torch.float32
-        )
+        partials = num_programs(vocab, width, self.sm_count)
+        values = hidden.new_empty(rows, partials, dtype=torch.float32)
         indices = torch.empty_like(values, dtype=torch.int32)
         norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
         return logits, values, indices

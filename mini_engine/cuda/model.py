@@ -158,18 +158,13 @@ class Model:
         return self.weights.ranks.sum(x) if self.weights.ranks else x
 
     def _mlp(self, x: Tensor, layer: LayerWeights) -> Tensor:
-        if layer.router is not None:
-            return self._experts(x, layer, layer.router)
+        if (e := self.config.experts) and layer.router is not None:
+            weights, ids = experts.route(x, layer.router, e)
+            gate_up = layer.gate_up.view(e.count, 2 * e.width, -1)
+            compute = experts.grouped if experts.can_group(x) else experts.masked
+            return compute(x, gate_up, layer.down.view(e.count, -1, e.width), weights, ids)
         gate, up = functional.linear(x, layer.gate_up).chunk(2, dim=-1)
         return functional.linear(functional.silu(gate) * up, layer.down)
-
-    def _experts(self, x: Tensor, layer: LayerWeights, router: Tensor) -> Tensor:
-        e = self.config.experts
-        assert e
-        weights, ids = experts.route(x, router, e)
-        gate_up = layer.gate_up.view(e.count, 2 * e.width, -1)
-        compute = experts.grouped if experts.can_group(x) else experts.masked
-        return compute(x, gate_up, layer.down.view(e.count, -1, e.width), weights, ids)
 
     def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor]]:
         return zip(self.weights.layers, self.cache.keys, self.cache.values, strict=True)

@@ -124,9 +124,11 @@ class TorchRunner:
         self.dispatcher.graphs_captured = False
         serving = self.full if self._decodes_alone else self.mixed
         modes = {self.piecewise: CUDAGraphMode.PIECEWISE, serving: CUDAGraphMode.FULL}
+        every = self.piecewise, self.mixed, self.full, self.several
+        ladders = [graphs for graphs in every if graphs.rungs]  # that the mode has a use for
         try:
             self.inputs.clear()
-            for graphs in self._ladders:
+            for graphs in ladders:
                 captured = graphs.capture()
                 if mode := modes.get(graphs):
                     self.dispatcher.drop(mode, captured.dropped)
@@ -137,17 +139,11 @@ class TorchRunner:
         except BaseException:
             # A capture that CUDA gave up has spoiled the pool: the next one gets another.
             self.pool = self.backend.graph_pool_handle()
-            for graphs in self._ladders:
+            for graphs in ladders:
                 graphs.reset()
                 graphs.pool = self.pool
             raise
         return report
-
-    @property
-    def _ladders(self) -> tuple[GraphRunner, ...]:
-        """Those that the mode has a use for, in the order of capture."""
-        ladders = (self.piecewise, self.mixed, self.full, self.several)
-        return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _mixed_forward(self, rung: int) -> Tensor:
         """Any mix of prompts and decodes, or decodes with drafts."""

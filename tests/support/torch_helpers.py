@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
-from mini_engine.cuda.graphs.emulator import host_memory  # noqa: E402
+from mini_engine.cuda.graphs.arena import host_memory  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402

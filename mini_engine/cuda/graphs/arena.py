@@ -45,6 +45,9 @@ class HostMemory:
         return sum(pool.reserved_bytes for pool in self.pools)
 
 
+host_memory = HostMemory()
+
+
 @dataclass(eq=False)
 class Segment:
     """A run of bytes that a pool took, cut into blocks without holes."""
@@ -70,25 +73,18 @@ class Block:
 class GraphPool:
     """One pool. It is its own handle: what `graph_pool_handle()` returns and `pool=` takes."""
 
-    def __init__(self, memory: HostMemory) -> None:
+    def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.graphs = 0  # captured and not reset, or being captured
         self.spoiled: str | None = None  # why no other capture may begin in it
-        self._memory = memory
         self._returned: deque[Block] = deque()  # finalizers may run anywhere, even in _allocate()
-        memory.pools.add(self)
+        host_memory.pools.add(self)
 
     @property
     def reserved_bytes(self) -> int:
         """Bytes of all segments: what the pool costs. Unused ones go when there are no graphs."""
         self._settle()
         return sum(segment.storage.nbytes for segment in self.segments)
-
-    @property
-    def orphaned(self) -> bool:
-        """Its last graph is gone and a tensor still views it: PyTorch then refuses the next capture
-        (`create_or_incref_pool` in CUDACachingAllocator.cpp asserts use_count > 0)."""
-        return not self.graphs and self.reserved_bytes > 0
 
     def empty(
         self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, stream: Hashable
@@ -136,7 +132,7 @@ class GraphPool:
         return block
 
     def _grow(self, nbytes: int, stream: Hashable) -> Block:
-        free = self._memory.capacity_bytes - self._memory.reserved_bytes
+        free = host_memory.capacity_bytes - host_memory.reserved_bytes
         if nbytes > free:
             raise torch.OutOfMemoryError(
                 f"out of memory: a graph's pool asked for {nbytes:,} bytes, and {free:,} are free: "

@@ -86,12 +86,9 @@ class GraphRunner:
         pieces = self._record(rung, stream)
         self.backend.synchronize()
         self.captured[rung] = pieces
-        return RungReport(
-            rung=rung,
-            graphs=len(pieces.graphs),
-            time_us=(time.perf_counter() - began) * 1e6,
-            pool_growth_bytes=self.backend.pool_bytes(self.pool) - before,
-        )
+        took_us = (time.perf_counter() - began) * 1e6
+        grown = self.backend.pool_bytes(self.pool) - before
+        return RungReport(rung, len(pieces.graphs), took_us, grown)
 
     def _warm_up(self, rung: int, stream: Stream) -> None:
         """`forward(rung)` once, eagerly, on `stream`: libraries load and allocate here, not later.

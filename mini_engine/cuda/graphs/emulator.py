@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
+from mini_engine.cuda.graphs.arena import GraphPool, host_memory
 from mini_engine.cuda.graphs.tape import (
     MODES,
     CaptureError,
@@ -240,7 +240,8 @@ class CUDAGraph:
         pool = graph_pool_handle() if pool is None else pool
         if pool.spoiled:
             raise CaptureError(f"already recording to this pool: {pool.spoiled}: take a new one")
-        if pool.orphaned:
+        # `create_or_incref_pool` in CUDACachingAllocator.cpp asserts use_count > 0
+        if not pool.graphs and pool.reserved_bytes:
             raise CaptureError("use_count > 0: a tensor still stands in this pool's memory")
         if capture_error_mode not in MODES:
             raise ValueError(f"capture_error_mode {capture_error_mode!r} is none of {MODES}")
@@ -310,14 +311,9 @@ def _refuse_while_capturing(what: str) -> None:
 # -- memory --------------------------------------------------------------------------------------
 
 
-def graph_pool_handle() -> GraphPool:
-    """A new pool, for `pool=` of the graphs that are to share it."""
-    return GraphPool(host_memory)
+graph_pool_handle = GraphPool  # a new pool, for `pool=` of the graphs that are to share it
 
 
 def mem_get_info() -> tuple[int, int]:
     """(free, total) bytes, where only graph pools are counted as used."""
     return host_memory.capacity_bytes - host_memory.reserved_bytes, host_memory.capacity_bytes
-
-
-host_memory = HostMemory()
