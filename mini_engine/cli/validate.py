@@ -47,8 +47,8 @@ PAIRS: Columns = {
     "<slow": "{0.slow.point.id}", "<fast": "{0.fast.point.id}", "measured": "{0.measured:.2f} x",
     "predicted": "{0.predicted:.2f} x"}  # fmt: skip
 DRAFTS: Columns = {
-    "<drafts": "{0.point.id}", "batch": "{0.point.batch}",
-    "k": "{0.point.drafts}", "tokens": "{0.point.tokens:.2f}",
+    "<drafts": "{0.point[id]}", "batch": "{0.point[batch]}",
+    "k": "{0.point[drafts]}", "tokens": "{0.point[tokens]:.2f}",
     "measured": "{0.measured:.2f}", "predicted": "{0.predicted:.2f}", "error": "{0.error:+.0%}",
 }  # fmt: skip
 SHARED = ""
@@ -100,7 +100,7 @@ def show(r: Args, console: Screen) -> None:
     say = console.print
     if r.speculation:
         say(table(DRAFTS, r.drafts, title="With drafts: how many times as many tokens a second"))
-        errors, sources = [row.error for row in r.drafts], {row.point.source for row in r.drafts}
+        errors, sources = [row.error for row in r.drafts], {row.point["source"] for row in r.drafts}
         error, bias = median(map(abs, errors)), median(errors)
         say(f"{len(r.drafts)} points: median error {error:.0%}, bias {bias:+.0%}. In no fit. From:")
         return say(*sorted(sources), sep="\n")

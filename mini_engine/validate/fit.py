@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from operator import itemgetter
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,8 +231,7 @@ def refit(tell: Callable[[str], None]) -> None:
     keep(fit, points, without | left_out_beside(points, others, fit))
 
 
-def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) -> dict[str, Any]:
-    """Write the files. Returns what `KEPT` holds."""
+def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) -> None:
     parameters, hosts = [], {}
     for index, p in enumerate(fit.parameters):
         value, low, high = map(rounded, (fit.value(index), *fit.interval(index)))
@@ -259,7 +258,6 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
     kept = {"command": COMMAND, "parameters": parameters, "hosts": hosts,
             "inseparable": fit.inseparable(), "left_out_ms": left_out_ms}  # fmt: skip
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    return kept
 
 
 def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:

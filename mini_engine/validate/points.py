@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -283,32 +283,16 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
 
 
 @dataclass(frozen=True)
-class DraftPoint:
-    """One measured pair: the same requests with drafts and without. It brings its own acceptance,
-    as tokens a step, so that what is judged is the cost of a step."""
-
-    id: str  # who drafts, and for which model
-    model: str
-    gpu: str
-    engine: str
-    batch: int
-    context: int  # tokens of each request
-    drafts: int  # of each request, in a step
-    draft: Literal["head", "free"]  # by a trained head of one layer, or for nothing
-    tokens: float  # that a request writes in a step
-    plain_ms: float  # a token of a request, without drafts
-    ms: float  # with them
-    source: str
-
-
-@dataclass(frozen=True)
 class DraftRow:
-    point: DraftPoint
+    """The same requests with drafts and without. A point brings its own acceptance, as tokens a
+    step, so that what is judged is the cost of a step."""
+
+    point: Mapping[str, Any]  # of `DRAFT_POINTS`, which says what its fields are
     predicted: float  # how many times as fast as without drafts
 
     @property
     def measured(self) -> float:
-        return self.point.plain_ms / self.point.ms
+        return float(self.point["plain_ms"] / self.point["ms"])
 
     @property
     def error(self) -> float:
@@ -319,12 +303,11 @@ class DraftRow:
 def draft_rows() -> list[DraftRow]:
     """The published points with drafts, each predicted."""
     rows = []
-    for n, one in enumerate(cast(list[object], read_object(DRAFT_POINTS)["points"]), start=1):
-        point = typed(DraftPoint, one, f"point {n}")
-        config, spec = SHAPES[point.model], cards.load_spec(point.gpu, engine=point.engine)
+    for point in cast(list[dict[str, Any]], read_object(DRAFT_POINTS)["points"]):
+        config, spec = SHAPES[point["model"]], cards.load_spec(point["gpu"], engine=point["engine"])
         found = speculated(
-            config, spec, batch=point.batch, context=point.context, drafts=point.drafts,
-            draft=head_of(config) if point.draft == "head" else None,
+            config, spec, batch=point["batch"], context=point["context"], drafts=point["drafts"],
+            draft=head_of(config) if point["draft"] == "head" else None,
         )  # fmt: skip
-        rows.append(DraftRow(point, point.tokens / found.longer))
+        rows.append(DraftRow(point, point["tokens"] / found.longer))
     return rows

@@ -78,9 +78,9 @@ def test_published_steps_with_drafts_are_missed_by_no_more_than_is_said() -> Non
     rows = draft_rows()
     errors = [row.error for row in rows]
     assert len(rows) == 30
-    assert len({row.point.source for row in rows}) == 5
+    assert len({row.point["source"] for row in rows}) == 5
     assert median(map(abs, errors)) == pytest.approx(0.13, abs=0.02)
     assert median(errors) > 0.1
-    heads = [row for row in rows if row.point.id == "EAGLE llama-3.1-8b"]
-    best = max(heads, key=lambda row: row.predicted).point.drafts
+    heads = [row for row in rows if row.point["id"] == "EAGLE llama-3.1-8b"]
+    best = max(heads, key=lambda row: row.predicted).point["drafts"]
     assert best == max(heads, key=lambda row: row.measured).point.drafts == 3
