@@ -58,8 +58,7 @@ class Server:
         """`model`: a shape by name, a folder with a config.json, a hub id of the local cache, or a
         config. `tp`: cards that compute each step together; bytes are those of one. Weights and
         cache are stored as the checkpoint is, and limits are vLLM's on this card, by default."""
-        whole = model if isinstance(model, ModelConfig) else shape_of(str(model))
-        self.config = whole if tp == 1 else whole.shard(tp)
+        self.config = (model if isinstance(model, ModelConfig) else shape_of(str(model))).shard(tp)
         self.spec = load_spec(card, host, engine)
         self.stored = stored_as(self.config, quant, kv_dtype)
         self.costs = StepModel(self.config, self.spec, self.stored)

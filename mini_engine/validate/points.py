@@ -123,8 +123,7 @@ class Sheets:
 
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
     spec, launched, _ = sheets.spec(point, host)
-    whole = SHAPES[point.model]
-    config = whole if point.tp == 1 else whole.shard(point.tp)
+    config = SHAPES[point.model].shard(point.tp)
     model = StepModel(config, spec, stored_as(config, point.quant))
     shape = replace(StepShape.decode(point.batch, point.context), touched=point.touched)
     ms = model.itl_us(WAYS[launched], shape) / 1e3
