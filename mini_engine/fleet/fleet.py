@@ -148,11 +148,11 @@ class Pool:
     """Replicas of the same work, behind one router."""
 
     def __init__(
-        self, design: Design, cards: tuple[str, ...], on_served: Callable[[Replica, Served], None]
-    ) -> None:
-        self.design, self.cards = design, list(cards)
-        self.on_served, self.route = on_served, ROUTERS[design.router]()
-        self.members, self.refused, self.cold_starts, self.cold_start_us = list[Member](), 0, 0, 0.0
+        self, design: Design, cards: tuple[str, ...], on_served: Callable[[Replica, Served], None],
+        report: FleetReport,
+    ) -> None:  # fmt: skip
+        self.design, self.cards, self.members = design, list(cards), list[Member]()
+        self.on_served, self.route, self.report = on_served, ROUTERS[design.router](), report
         self._checked_us: float | None = None  # when the autoscaler looked last
         for _ in cards[:1] if design.scale_at else cards:
             self._start(-math.inf)
@@ -165,7 +165,7 @@ class Pool:
             able = [m.replica for m in self.members if m.ready_us <= at_us < m.leaves_us
                     and request.prompt_tokens < m.replica.context]  # fmt: skip
             if not able:
-                self.refused += 1
+                self.report.refused += 1
                 continue
             replica = self.route(able, arrival)
             replica.advance_to(at_us)
@@ -185,8 +185,8 @@ class Pool:
         if now_us > -math.inf:
             cold_us = design.boot_us + server.stored.held / design.load_gb_s / 1e3
             cold_us += sized.graph_costs.capture_us
-            self.cold_starts += 1
-            self.cold_start_us = max(self.cold_start_us, cold_us)
+            self.report.cold_starts += 1
+            self.report.cold_start_us = max(self.report.cold_start_us, cold_us)
         self.members.append(Member(card, replica, now_us, now_us + cold_us))
 
     def _scale(self, now_us: float, every_us: float = 10e6) -> None:
@@ -244,11 +244,11 @@ def run(
         landed.append(Arrival(served.number, at_us, request, served.first_token_us))
 
     arrivals: Iterable[Arrival] = (Arrival(i, one.arrival_us, one) for i, one in enumerate(trace))
-    decode = Pool(design, design.cards[design.prefill :], book)
+    decode = Pool(design, design.cards[design.prefill :], book, report)
     pools, landed, link_free_us = [decode], list[Arrival](), dict[int, float]()
     if design.prefill:
         kv_bytes = design.server(design.cards[0]).stored.kv_bytes_per_token
-        pools.insert(0, Pool(design, design.cards[: design.prefill], send))
+        pools.insert(0, Pool(design, design.cards[: design.prefill], send, report))
         pools[0].serve(a._replace(request=replace(a.request, output_tokens=1)) for a in arrivals)
         arrivals = sorted(landed, key=lambda one: one.at_us)
     decode.serve(arrivals)
@@ -262,9 +262,6 @@ def run(
         report.cost_per_hour += price * paid_us / max(1.0, elapsed_us)
     spans = [(member.paid_from_us, member.leaves_us) for member in members]
     report.most_replicas = max(sum(a <= at < b for a, b in spans) for at, _ in spans)
-    report.refused = sum(pool.refused for pool in pools)
-    report.cold_starts = sum(pool.cold_starts for pool in pools)
-    report.cold_start_us = max(pool.cold_start_us for pool in pools)
     report.served_by = [member.replica.report.requests for member in members]
     if design.prefix_caching:
         hits = [member.replica.scheduler.first_hits for member in members]

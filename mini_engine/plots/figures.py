@@ -9,9 +9,10 @@ from matplotlib.patches import Patch
 from mini_engine.plots import hue
 from mini_engine.plots.canvas import PREDICTED, canvas, doubling_ticks, log_ticks, percent_ticks
 from mini_engine.step.curves import ItlCurve
+from mini_engine.step.run import WAYS
 from mini_engine.validate.points import Row, Summary
 
-RUN_TIME_COLOURS = {"NONE": hue.EAGER, "PIECEWISE": hue.PIECEWISE, "FULL": hue.FULL}
+RUN_TIME_COLOURS = {name: hue.MODE_COLOURS[way] for name, way in WAYS.items()}
 # Where the time of a step goes: first a kernel runs, then the GPU waits.
 RUNS, WAITS = "a kernel runs", "no kernel runs"
 LAUNCHES, OTHER_WORK = "idle: the CPU is in a launch call", "idle: the CPU does other work"

@@ -31,8 +31,9 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
     variants = [v for v in [*STYLES, *sorted(there - set(STYLES))] if len(curve(steps, v)) > 1]
     if not variants:
         raise ValueError("it takes a variant with results at two batches or more")
-    floor = floor_curve(steps, origin.figures["copy_bandwidth_gb_s"]["median"])
     row, how = steps[0], origin.figures
+    copy_gb_s, by_batch = how["copy_bandwidth_gb_s"]["median"], sorted(steps, key=lambda s: s.batch)
+    floor_ms = {step.batch: step.bytes_to_move / copy_gb_s / 1e6 for step in by_batch}
     who = "Emulated on a CPU: no evidence about any GPU"
     who = who if origin.emulated else f"Measured on {origin.gpu}"
     caption = (
@@ -40,13 +41,13 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
         f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps. "
         "Floor: weights and KV, read once as fast as a copy."
     )
-    batches, least = [batch for batch, _ in floor], min(steps, key=lambda s: s.batch).batch
+    least, most = min(floor_ms), max(floor_ms)
     first = sorted((s for s in steps if s.batch == least), key=lambda s: s.itl_us)
     best, slowest = first[0], first[-1]
     times = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.variant}"
     finding = (
         f"Batch {least}: {best.variant} takes {best.itl_us / 1e3:.3g} ms a token"
-        f"{times if slowest is not best else ''}; the floor is {floor[0][1] / 1e3:.3g} ms"
+        f"{times if slowest is not best else ''}; the floor is {floor_ms[least]:.3g} ms"
     )
     title = f"Emulated, no evidence: {finding}" if origin.emulated else finding
     with canvas(path, (14, 8), title=title, caption=caption) as figure:
@@ -61,11 +62,11 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
                 marker=marker, markersize=9, linewidth=1.8,
             )  # fmt: skip
         axes.plot(
-            batches, [us / 1e3 for _, us in floor], label="physical floor", color=hue.INK,
+            [*floor_ms], [*floor_ms.values()], label="physical floor", color=hue.INK,
             linewidth=3, linestyle=(0, (1, 1)),
         )  # fmt: skip
-        doubling_ticks(axes, batches[0], batches[-1], "batch (requests that decode together)")
-        axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
+        doubling_ticks(axes, least, most, "batch (requests that decode together)")
+        axes.set_xlim(least * 0.9, most * 1.12)
         log_ticks(axes, "ITL (ms)")
         beside.set_axis_off()
         beside.legend(*axes.get_legend_handles_labels(), loc="upper left", handlelength=2.6)
@@ -74,9 +75,3 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measuremen
                 0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
                 color=hue.OTHER, alpha=0.35, zorder=10,
             )  # fmt: skip
-
-
-def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
-    """(batch, µs): no step is faster than its bytes at a copy's speed. Batch rising."""
-    moved = {step.batch: step.bytes_to_move for step in steps}
-    return [(batch, moved[batch] / copy_gb_s / 1e3) for batch in sorted(moved)]

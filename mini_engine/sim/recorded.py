@@ -9,8 +9,6 @@ by its name), of which there is only the anatomy; or several recordings. Where a
 GPU alone, the lane of the CPU is empty, and launches are not counted. A profiler with stacks slows
 the host down: the idle time of an eager step is an upper bound."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -43,19 +41,6 @@ KINDS: Mapping[str, str] = {
     "reduction": r"reduce|scan|argmax|softmax|sort|moe_sum|triton_red",
 }
 UNLISTED = "not listed"  # the kernels of a table's source that it leaves out, being short
-_KINDS = {kind: re.compile(words, re.IGNORECASE) for kind, words in KINDS.items()}
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One step as it ran. Times in µs, from the first event on."""
-
-    name: str
-    what: str  # engine, model, GPU, and what the step did
-    source: str
-    events: tuple[TraceEvent, ...] = ()  # none: only the table is known
-    like: Mapping[str, Any] | None = None  # the shape, card, ... of a step to predict beside it
-    table: Anatomy | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +66,18 @@ class Anatomy:
     @property
     def gpu_us(self) -> float:
         return self.busy_us + (self.idle_in_launch_us or 0.0) + (self.idle_us or 0.0)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One step as it ran. Times in µs, from the first event on."""
+
+    name: str
+    what: str  # engine, model, GPU, and what the step did
+    source: str
+    events: tuple[TraceEvent, ...] = ()  # none: only the table is known
+    like: Mapping[str, Any] | None = None  # the shape, card, ... of a step to predict beside it
+    table: Anatomy | None = None
 
 
 @cache
@@ -174,7 +171,7 @@ def anatomy_of(events: Sequence[TraceEvent], *, whole: bool = False) -> Anatomy:
 
 def kind_of(kernel: str) -> str:
     """What a kernel is for, by its name: a key of `KINDS`, or "other"."""
-    return next((kind for kind, words in _KINDS.items() if words.search(kernel)), "other")
+    return next((kind for kind, words in KINDS.items() if re.search(words, kernel, re.I)), "other")
 
 
 STEP = "ProfilerStep#"  # how the annotation of a step begins (`torch.profiler.schedule`)

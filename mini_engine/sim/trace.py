@@ -48,11 +48,10 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
 def summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str, float]]:
     found = {}
     for name, events in timelines.items():
-        if events:
-            length = max(e.end_us for e in events) - min(e.start_us for e in events)
-            cpu, gpu = busy_us(events, CPU), busy_us(events, GPU)
-            found[name] = {"events": len(events), "length_us": length, "cpu_us": cpu,
-                           "gpu_us": gpu, "utilisation": gpu / length}  # fmt: skip
+        length = max(e.end_us for e in events) - min(e.start_us for e in events)
+        cpu, gpu = busy_us(events, CPU), busy_us(events, GPU)
+        found[name] = {"events": len(events), "length_us": length, "cpu_us": cpu,
+                       "gpu_us": gpu, "utilisation": gpu / length}  # fmt: skip
     return found
 
 

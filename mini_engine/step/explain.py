@@ -1,7 +1,4 @@
-"""Am I launch-bound? One decode step taken apart: bytes, kernels' beginnings and ends, and the CPU.
-
-Without an ITL it is the predicted eager step that is explained. A measured eager step also says how
-fast its host is: as many times slower or faster than the spec's as makes the prediction right."""
+"""Am I launch-bound? A decode step taken apart: bytes, kernels that begin and end, and the CPU."""
 
 from __future__ import annotations
 
@@ -60,8 +57,9 @@ class Explained:
 def explain(
     costs: StepModel, batch: int, context: int, itl_us: float | None = None, mode: str | None = None
 ) -> Explained:
-    """Take a step of `batch` requests with `context` tokens apart. `mode`: NONE, PIECEWISE or FULL,
-    of a graph for just this batch."""
+    """Take a step of `batch` requests with `context` tokens apart: a measured one or, without
+    `itl_us`, the predicted eager one. `mode`: NONE, PIECEWISE or FULL, of a graph for just this
+    batch. A measured eager step also says how fast its host is."""
     shape, spec = StepShape.decode(batch, context), costs.spec
     floor_us = step_floor_us(costs.config, spec, batch, context, costs.stored)
 

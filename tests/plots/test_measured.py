@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from mini_engine import plots
 from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, curve, measured_steps, of_one_place
-from mini_engine.plots.measured import STYLES, floor_curve
+from mini_engine.plots.measured import STYLES
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, watch, words
 
@@ -62,7 +62,7 @@ def test_each_variant_is_a_line_of_its_medians_over_the_floor(
         points = curve(steps(), variant)
         assert list(lines[variant].get_xdata()) == [p.batch for p in points]
         assert list(lines[variant].get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
-    floor = [us / 1e3 for _, us in floor_curve(steps(), COPY_GB_S)]
+    floor = [p.bytes_to_move / COPY_GB_S / 1e6 for p in points]
     assert list(lines["physical floor"].get_ydata()) == pytest.approx(floor)
     assert (above.get_xscale(), above.get_yscale()) == ("log", "log")
 
