@@ -23,6 +23,7 @@ from mini_engine.cuda.kernels.gemv import (
 )
 from mini_engine.cuda.kernels.gemv_dot import dot_plan, dot_product_kernel
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
+from mini_engine.cuda.kernels.norm import rms_norm_reference
 
 
 @torch.library.custom_op("launch_bound::linear", mutates_args=("out",))
@@ -100,7 +101,6 @@ def product_reference(
     """RMSNorm(x) Wᵀ + bias, or x Wᵀ + bias without a norm_weight; in float32, not rounded."""
     row = x.float()
     if norm_weight is not None:
-        inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
-        row = row * inverse * norm_weight.float()
+        row = rms_norm_reference(row, norm_weight, eps)
     found = row @ weight.float().T
     return found if bias is None else found + bias.float()
