@@ -13,7 +13,7 @@ from mini_engine.endpoint.engines import Backend
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import StepRecord
 from mini_engine.engine.scheduler import Scheduler
-from mini_engine.serving.replay import Taken
+from mini_engine.serving.replay import StepTaken
 
 ERROR = "error"  # why a stream ends when the engine is at fault
 # Names and buckets of metrics are those of vllm/v1/metrics/loggers.py, for its dashboards; buckets
@@ -141,7 +141,7 @@ class Core(threading.Thread):
         if self.steps.cancel(request_id):
             self.metrics.ended[why] += 1
 
-    def _deliver(self, step: StepRecord | Taken) -> None:
+    def _deliver(self, step: StepRecord | StepTaken) -> None:
         """Count the step, and hand on what it has added to each text."""
         now, puts, metrics = time.perf_counter(), list[Callable[[], None]](), self.metrics
         metrics.steps[step.descriptor.mode.name, step.descriptor.num_tokens] += 1

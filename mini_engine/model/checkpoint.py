@@ -8,13 +8,12 @@ bytes as several narrow ones and takes one launch.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mini_engine.files import read_object
+from mini_engine.files import read_object, typed
 from mini_engine.model.config import ModelConfig
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -146,13 +145,20 @@ def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
         raise ValueError(f"{tensor.file}: {words}")
 
 
+@dataclass(frozen=True)
+class _Index:
+    """model.safetensors.index.json."""
+
+    weight_map: dict[str, str]  # tensor name -> file beside the index
+
+
 def _read_folder(folder: Path) -> dict[str, StoredTensor]:
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return _read_header(single)
     if not index.is_file():
         raise ValueError(f"{folder}: no weights; expected model.safetensors or {index.name}")
-    file_of: Any = read_object(index)["weight_map"]  # of each tensor: a file beside the index
+    file_of = typed(_Index, read_object(index), str(index), more=True).weight_map
     shards = {file: _read_header(folder / file) for file in sorted({*file_of.values()})}
     return {name: shards[file][name] for name, file in file_of.items() if name in shards[file]}
 

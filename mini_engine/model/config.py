@@ -45,6 +45,10 @@ class RopeScaling:
     high_freq_factor: float  # fast, and left alone: more turns than this
     original_max_position_embeddings: int  # tokens of the original context
 
+    def __post_init__(self) -> None:
+        if not 0 < self.low_freq_factor < self.high_freq_factor or self.factor < 1:
+            raise ValueError(f"{self}: expected factor >= 1, low_freq_factor < high_freq_factor")
+
 
 @dataclass(frozen=True)
 class Experts:
@@ -55,6 +59,10 @@ class Experts:
     active: int  # for each token
     width: int  # intermediate size of one
     normalized: bool  # are the weights of a token's experts scaled to sum to 1
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
+            raise ValueError(f"num_experts_per_tok is {self.active} of {self.count} experts")
 
     def touched(self, tokens: float) -> float:
         """How many experts of a layer compute something for so many tokens, expected for a router

@@ -64,6 +64,11 @@ def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
     return array("q", [*range(first, first + shared), *alone])
 
 
+class StepTaken(NamedTuple):
+    batch: ScheduledBatch
+    descriptor: BatchDescriptor
+
+
 class Replica:
     """A server: the scheduler, the clock, and the report that is written on the way. Whoever drives
     it says what arrives (`submit`) and up to when it runs (`advance_to`)."""
@@ -158,7 +163,7 @@ class Replica:
 
     # ---- an event: the scheduler decides who runs
 
-    def step(self) -> tuple[ScheduledBatch, BatchDescriptor]:
+    def step(self) -> StepTaken:
         """One step of whatever the scheduler chooses; somebody must be there."""
         scheduler, report = self.scheduler, self.report
         computed = [state.num_computed for state in scheduler.running]
@@ -190,7 +195,7 @@ class Replica:
         # Who waits could not enter this step, and can enter no later one before somebody ends.
         stuck = uniform and not batch.preempted and not ended
         self.settled = samples == n and (stuck or not scheduler.waiting)
-        return batch, descriptor
+        return StepTaken(batch, descriptor)
 
     def _book_preemptions(self, computed: list[int]) -> None:
         """The youngest running requests stand in front of the waiting line again, the oldest of
@@ -290,11 +295,6 @@ class Replica:
         return (int(request.request_id) + 1) * OWN_TOKENS - 1 if self.sharing else 0
 
 
-class Taken(NamedTuple):
-    batch: ScheduledBatch
-    descriptor: BatchDescriptor
-
-
 class RealTime:
     """A `Replica` on the wall's clock, for one thread: each step ends when it is predicted to. What
     Python and too long a sleep add to one step is caught up in the next. Ids are numbers."""
@@ -311,11 +311,11 @@ class RealTime:
         """Raises ValueError as `Replica.enter` does."""
         self.replica.enter(request, self.now_us)
 
-    def step(self) -> Taken | None:
+    def step(self) -> StepTaken | None:
         """None: nobody is there."""
         if not self.scheduler.has_unfinished:
             return None
-        done = Taken(*self.replica.step())
+        done = self.replica.step()
         time.sleep(max(0.0, self.replica.now_us - self.now_us) / 1e6)
         return done
 

@@ -140,6 +140,8 @@ def _requests(row: dict[str, object], columns: Columns) -> Iterator[tuple[float,
         raise ValueError(f"no column {', '.join(missing)} among {in_short(','.join(row))}")
     values = [row[name] for name in columns.named]
     lists = [value for value in values if isinstance(value, list)]
+    if len(set(lengths := [len(value) for value in lists])) > 1:
+        raise ValueError(f"{', '.join(columns.named)} have {lengths} values")
     for *time, prompt, new in zip(*lists, strict=True) if len(lists) == len(values) else [values]:
         us = _us(columns, time[0]) if time else 0.0
         tokens = _count(columns.new, new, least=0)

@@ -143,3 +143,10 @@ def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_read(tmp_path
     write_index(tmp_path, weight_map | {norm: "empty.safetensors"})
     with pytest.raises(ValueError, match=r"tensor model\.norm\.weight is missing"):
         stored_tensors(TINY, tmp_path)
+
+
+@pytest.mark.parametrize("weight_map", [["a"], "model.safetensors", {"a": 1}, {"a": None}])
+def test_malformed_index_is_refused(weight_map: object, tmp_path: Path) -> None:
+    write_index(tmp_path, weight_map)
+    with pytest.raises(ValueError, match=r"index\.json: .* (expected|missing)"):
+        stored_tensors(TINY, tmp_path)

@@ -135,7 +135,7 @@ BAD_JSON = [
     ('{"arrival_s": 2, "prompt_tokens": 5}', "output_tokens"),
     ('{"arrival_s": -2, "prompt_tokens": 5, "output_tokens": 6}', "arrival_s -2 "),
     ('{"arrival_s": NaN, "prompt_tokens": 5, "output_tokens": 6}', "arrival_s nan "),
-    ('{"arrival_s": [2], "prompt_tokens": [5], "output_tokens": []}', "shorter"),
+    ('{"arrival_s": [2], "prompt_tokens": [5], "output_tokens": []}', "have [1, 1, 0] values"),
     ('{"arrival_s": 2, "prompt_tokens": 5.0, "output_tokens": 6}', "prompt_tokens 5.0 "),
     ('{"arrival_s": 2, "prompt_tokens": true, "output_tokens": 6}', "prompt_tokens True "),
 ]
