@@ -90,7 +90,7 @@ def run(args: Args, console: Screen) -> Found:
         load_gb_s=args.load, slo_us=tuple(args.slo.get(n, math.inf) * 1e3 for n in ("ttft", "itl")),
         prices=tuple(sorted(args.price.items())), **{name: getattr(args, name) for name in same},
     )  # fmt: skip
-    shared, began = (args.shared_prefix, args.share, args.prefixes), time.perf_counter()
+    shared, began = (*options.shared_prefix(args), args.prefixes), time.perf_counter()
     if not args.search:
         with console.status("serving"):
             report = fleet.run(design, sweep.requests_of(str(args.trace), args.columns, shared))

@@ -102,7 +102,7 @@ SHARED: Mapping[str, Rows] = {
         "--trace FILE": (Path, SHIPPED_TRACE, "CSV or JSON lines (default: a synthetic one)"),
         f"--columns {NAMED}": (columns, None, "the trace's (default: of a trace that is known)"),
         "--shared-prefix TOKENS": (counted, 0, "with which a share of the prompts begins"),
-        "--share 0..1": (share, 1.0, "of the prompts")},
+        "--share 0..1": (share, None, "of the prompts (default: 1)")},
     "prompt": {"--prompt TEXT": (list, None, "give it again for more (default: five built-in)")},
     "shape": {"--shape --model NAME": (
         str, "qwen3-0.6b", f"{', '.join(SHAPES)}, a folder with a config.json, or a hub id"),
@@ -149,6 +149,14 @@ def server(args: argparse.Namespace) -> Server:
     found = Server(args.shape, args.spec, **{name: given[name] for name in names if name in given})
     given |= {name: getattr(found, name) for name in limits if name in given}
     return found
+
+
+def shared_prefix(args: argparse.Namespace) -> tuple[int, float]:
+    """Tokens that prompts have in common, and the share of the prompts that have them."""
+    if args.share is not None and not args.shared_prefix:
+        raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
+    args.share = 1.0 if args.share is None else args.share
+    return args.shared_prefix, args.share
 
 
 def told(found: Server) -> dict[str, Any]:

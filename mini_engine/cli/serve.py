@@ -46,7 +46,7 @@ OPTIONS: options.Rows = {
 
 
 def run(args: Args, console: Screen) -> Found:
-    began, shared = time.perf_counter(), (args.shared_prefix, args.share)
+    began, shared = time.perf_counter(), options.shared_prefix(args)
     server = options.server(args)
     sized = server.sized(args.mode, args.capture_sizes, kv_blocks=args.kv_blocks,
                          prefix_caching=shared[0] > 0)  # fmt: skip

@@ -139,6 +139,8 @@ def _read(kind: str, path: Path) -> Sheet:
             raise ValueError(f"{path}: {name} is {value:g}, expected {expected}")
         found[name] = replace(figure, value=int(value) if whole else value)
     words = vars(typed(WORDS[kind], data, str(path)))
+    if not words["name"].strip() or not words["name"].isprintable():  # it may come to a terminal
+        raise ValueError(f"{path}: name is {words['name']!r:.60}, expected letters that print")
     return Sheet(words["name"], found, words)
 
 

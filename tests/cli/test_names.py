@@ -30,3 +30,13 @@ def test_a_card_may_have_any_printable_name(
     out, err = capsys.readouterr()
     assert err == ""
     assert name in "".join(out.split("\n"))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jb", "a\nb", "\ud800"])
+def test_a_name_that_cannot_be_printed_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = json.loads((FOLDERS["card"] / "h200.json").read_text(encoding="utf-8"))
+    Path("card.json").write_text(json.dumps({**card, "name": name}))
+    assert main(["crossover", "--spec", "card.json"]) == 2
+    assert "card.json: name is" in capsys.readouterr().err

@@ -51,6 +51,7 @@ REFUSED = [
     ("serve --columns when=at,prompt=in,new=out", "when=at"),
     ("serve --kv-blocks 1", "1 blocks"),
     ("serve --mode ful", "FULL_AND_PIECEWISE"),
+    ("serve --share 0.5", "--shared-prefix"),
     ("trace --context 0", "0"),
     ("trace --shape qwen3-8b --spec rtx4070", "rtx4070"),
     ("trace -o step.svg", "step.svg"),
