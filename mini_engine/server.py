@@ -3,7 +3,7 @@
     from mini_engine import Server
 
     server = Server("qwen3-8b", card="l40s", engine="vllm")
-    print(server.itl(batch=4))                     # 21 ms (19 to 25), FULL
+    print(server.itl(batch=4))                     # 22 ms (19 to 25), FULL
     server.explain(batch=4, itl_ms=26).cpu_us      # the GPU waits for the CPU
     server.ladder({33: 100, 1: 7}, rungs=2)        # [1, 33]
     server.replay("trace.csv").itl_p99_us

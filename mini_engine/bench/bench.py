@@ -133,7 +133,7 @@ class Bench:
                 percent_of_copy=100 * gb_s / self.copy_gb_s,
                 gpu_state={} if self.backend.emulated else gpu_state(),
             )  # fmt: skip
-        except Exception as error:  # a variant that breaks must not take the others' with it
+        except Exception as error:  # one broken variant must not cost the others' rows
             return replace(row, reason=first_line(error))
         finally:
             if variant is not None:

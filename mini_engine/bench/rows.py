@@ -41,7 +41,7 @@ NOTHING = Interval(0.0, 0.0, 0.0, 0)
 
 @dataclass(frozen=True)
 class Row:
-    """A variant at a point. What follows `reason` is filled in for a measured row only."""
+    """A variant at a point. What follows `gate` is filled in for a measured row only."""
 
     shape: str
     batch: int

@@ -4,7 +4,7 @@
   python -m mini_engine fleet --spec 2xh100+1xl40s --slo ttft=500,itl=30
   python -m mini_engine fleet --replicas 4 --prefill 1 --link 50
   python -m mini_engine fleet --replicas 6 --autoscale 32
-  python -m mini_engine fleet --search --spec h100,l40s --replicas 4 --slo ttft=500,itl=30 \
+  python -m mini_engine fleet --search --spec h100,l40s --replicas 4 --slo ttft=500,itl=30 \\
       --price h100=3,l40s=1 -o out/fleet.png
 
 A request is content when its TTFT and its mean ITL are within --slo (in ms). --prefill replicas

@@ -48,17 +48,21 @@ class TorchRunner:
         rows = limits.max_num_seqs * self.width
         self.sample: Sampler = SeededSampler(rows, backend.device) if sampling else greedy
         dispatcher.graphs_captured = False
-        self._reqs = {d.num_tokens: d.num_reqs or 0 for d in dispatcher.descriptors()}  # of FULL
-        pieces = self._rungs(CUDAGraphMode.PIECEWISE)
+        piecewise = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
-        largest = max([limits.max_num_batched_tokens, *pieces, *full])
+        self._reqs = {
+            d.num_tokens: d.num_reqs or 0
+            for d in dispatcher.descriptors()
+            if d.mode is CUDAGraphMode.FULL
+        }
+        largest = max([limits.max_num_batched_tokens, *piecewise, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
         # One pool and one stream for all ladders: an allocator that keeps blocks apart by stream
         # would share nothing between two.
         self.pool, stream = backend.graph_pool_handle(), backend.Stream()
         self.piecewise = PiecewiseGraphRunner(
             backend, lambda rung, attention: self.model.body(self._inputs_of(rung), attention),
-            pieces, self.pool, stream,
+            piecewise, self.pool, stream,
         )  # fmt: skip
         self._decodes_alone = dispatcher.mode.separate_routine() and self.width == 1
         self.mixed = GraphRunner(

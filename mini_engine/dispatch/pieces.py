@@ -31,11 +31,11 @@ def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Pie
     captured. Each piece has the next number as its `id`. Number 0 is kept for what comes before the
     first splitting op: a pass that begins with one starts at 1.
 
-    A bare allocation (`_is_allocation`) launches nothing. Alone in its piece it would make a graph
-    of nothing, so it is added to the last piece of captured ops before it, and its number is not
-    used again: the splitting pieces on either side of it stay two. Where there is no such piece, it
-    stays one, which a later allocation may join. Two allocations side by side are a piece like any
-    other.
+    A bare allocation (`_is_allocation`) launches nothing. Alone between two splitting pieces it
+    would be a graph of nothing, so it joins the last piece of captured ops before it. Its number is
+    left out, and the splitting pieces on either side of it stay two. With no captured piece before
+    it, it becomes one, which a later lone allocation may join. Two allocations side by side are a
+    piece like any other.
 
     An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
     place if its input is made after the piece that it would move to.)"""

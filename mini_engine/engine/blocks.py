@@ -4,7 +4,8 @@ The cache has num_blocks x block_size rows. A request's blocks may lie anywhere 
 is wasted except the rest of its last block (PagedAttention: Kwon et al. 2023, arXiv 2309.06180).
 
 Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
-computes padded rows too, and they write their K and V to block 0.
+computes padded rows too, and what they write of K and V goes to block 0. (Kernels that look slots
+up in the block table, as `cuda/kernels/fused_attention.py` does, write nothing for them.)
 
 Free blocks are a stack, as in vLLM: those of a request are used again from its tail to its head
 (`FreeKVCacheBlockQueue` in vllm/v1/core/kv_cache_utils.py, with prefix caching off)."""

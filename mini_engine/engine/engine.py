@@ -30,17 +30,17 @@ class Runner(Protocol):
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens. K and
-        V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows write to
-        the null block. Returns a token id for each row that is sampled (`num_sampled`), in order,
-        step after step. A batch has several steps only where the runner's graphs feed their tokens
-        back: it then has `steps_of(descriptor)`, how many decode steps a batch that is run as this
-        can take at once."""
+        V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows touch no
+        request's slot. Returns a token id for each row that is sampled (`num_sampled`), in order,
+        step after step. A runner whose graphs feed their tokens back to themselves also has
+        `steps_of(descriptor)`: how many decode steps one replay runs. Only with such a runner is
+        `batch.steps` above 1."""
 
 
 class Proposer(Protocol):
     def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The same batch with `drafts` in each entry that has room for some (`for_drafts`): its
-        context is so much longer than its known text."""
+        """The same batch with `drafts` filled in. `Scheduler.for_drafts` has made the room: an
+        entry takes `context_len` less the number of its known tokens."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Engine:
         proposer: Proposer | None = None,
     ) -> None:  # fmt: skip
         """Raises ValueError for limits of several steps a replay with a runner of single ones, and
-        for limits that have room for drafts with nobody to propose them."""
+        for limits with drafts without a `proposer`."""
         if limits.num_speculative_tokens and proposer is None:
             raise ValueError("num_speculative_tokens is set, and nothing proposes them")
         self.proposer = proposer

@@ -34,8 +34,8 @@ def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
 class Hits:
     """What look-ups came to, in tokens: the hit rate is hit / asked."""
 
-    asked: int = 0  # known tokens of the requests that were admitted
-    hit: int = 0  # those of them that were in the cache: a prefill that is saved
+    asked: int = 0  # known tokens of the requests that were admitted, or drafts
+    hit: int = 0  # those of them that were in the cache, or were right
 
 
 class KeyedBlocks:

@@ -18,11 +18,11 @@ A = TypeVar("A")  # an array on the host, or of either device
 @dataclass(frozen=True, eq=False)
 class StepInputs(Generic[A]):
     """T tokens of R requests, all int32. Zero is null in each: a padded row reads token 0 at
-    position 0 and writes to slot 0."""
+    position 0, and its slot is 0 of the null block (`blocks.py`)."""
 
     input_ids: A  # (T,) the tokens of all requests, one request after the other
     positions: A  # (T,) position of each token in its request
-    slot_mapping: A  # (T,) cache slot for the token's K and V; slot 0 belongs to no request
+    slot_mapping: A  # (T,) cache slot for the token's K and V
     query_lens: A  # (R,) tokens of each request in this step
     context_lens: A  # (R,) tokens of its whole context, this step's included
     last_rows: A  # (R q,) rows of its last q tokens, to be sampled; without drafts q is 1
@@ -73,8 +73,8 @@ def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[s
 
 
 def sampled_rows(entries: Sequence[ScheduledRequest], decode_query_len: int) -> list[int]:
-    """decode_query_len rows of each request: that of its last known token and those of its drafts;
-    for each draft that it lacks of the most, its last row once more."""
+    """decode_query_len rows of each request: that of its last known token and those of its drafts.
+    A request with fewer drafts repeats its last row."""
     ends = np.cumsum([entry.query_len for entry in entries]).tolist()
     return [
         min(end - max(entry.num_sampled, 1) + i, end - 1)

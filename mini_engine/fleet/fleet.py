@@ -248,6 +248,7 @@ def run(
     pools, landed, link_free_us = [decode], list[Arrival](), dict[int, float]()
     if design.prefill:
         kv_bytes = design.server(design.cards[0]).stored.kv_bytes_per_token
+        # Nothing flows back from decode to prefill, so the pools serve one after the other.
         pools.insert(0, Pool(design, design.cards[: design.prefill], send, report))
         pools[0].serve(a._replace(request=replace(a.request, output_tokens=1)) for a in arrivals)
         arrivals = sorted(landed, key=lambda one: one.at_us)

@@ -25,11 +25,11 @@ from mini_engine.step.run import padded_step
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored, stored_as
 
-# Of published start-ups (validate/published/captures.json), what they took over the sum of warm-up,
-# capture and instantiation as we count them. Then all of them lie within these factors. What they
-# held is twice to four times our nodes and pool: an engine reports by how much free memory fell,
-# so whatever its warm-ups took is in it. Before vLLM 0.10, Python's garbage collector ran at each
-# size, which took 0.3 to 0.5 s more.
+# Published start-ups (validate/published/captures.json) took about twice what we count for warm-up,
+# capture and instantiation. With that factor, each of them lies within these bounds. The memory
+# they held is twice to four times our nodes and pool: an engine reports by how much free memory
+# fell, so whatever its warm-ups took is in it. Before vLLM 0.10, Python's garbage collector ran at
+# each size, which took 0.3 to 0.5 s more.
 CAPTURE_FACTOR = 2.0
 TIME_WITHIN, MEMORY_WITHIN = (0.5, 2.0), (1.0, 4.0)
 

@@ -5,9 +5,10 @@ scalars, and nothing else. It forgets the Python name that stood for an address,
 a kernel, the value of a loop counter. Here as on a GPU:
 
 * nothing executes while capturing: outputs hold garbage until the first replay;
-* whatever needs the GPU's answer (reading back, synchronising), frees foreign memory, copies from
-  the host or begins another capture raises `CaptureError` and invalidates the capture;
-* memory allocated meanwhile comes from the graph's pool and stays mapped as long as the graph.
+* these raise `CaptureError` and invalidate the capture: reading back or synchronising, freeing
+  memory that the capture did not allocate, copying from the host, launching a graph, beginning
+  another capture;
+* memory allocated meanwhile comes from the graph's pool, which stays mapped from then on.
 
 Sources: CUDA C++ Programming Guide, "CUDA Graphs: Creating a Graph Using Stream Capture";
 torch.cuda.CUDAGraph, "Graph memory management"."""
@@ -95,7 +96,7 @@ class PiecewiseGraph:
 
 
 class BreakableGraph(PiecewiseGraph):
-    """One capture, cut at launches whose label is in `break_on`, as vLLM 0.33's breakable one."""
+    """One capture, cut at launches whose label is in `break_on`, like vLLM 0.33's breakable one."""
 
     def __init__(
         self, device: Device, pool: int | None, name: str, break_on: frozenset[str]
@@ -112,8 +113,8 @@ class BreakableGraph(PiecewiseGraph):
         between two marked ones in one graph. Its graphs have `self.pool` and `self.name`. Nothing
         runs before the replay, marked or not.
 
-        Where two marked launches follow each other, or nothing follows the last, may stand a graph
-        of nothing, as in vLLM, or no graph: B breaks leave B + 1 graphs at most. The first graph
+        Between two neighbouring marked launches, and after the last, an empty graph is allowed, as
+        in vLLM, and so is none: B breaks leave B + 1 graphs at most. The first graph
         stands in `launches` from the beginning."""
         if node.label in self.break_on:
             self.launches += [node, Graph(self.device, self.pool, self.name)]

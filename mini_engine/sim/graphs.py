@@ -56,8 +56,8 @@ class StaticInputs:
 class GraphRunner:
     """One graph for each rung, captured up front and replayed for every batch.
 
-    A forward may have a memory, as a KV cache is one. So nothing is computed twice, and nothing for
-    rows that are nobody's, except from zeros, which is what a padded row reads.
+    A forward may change what outlives it, such as a KV cache. So no batch is computed twice, and
+    rows that belong to no request are computed from zeros only.
 
     * Before a rung is captured, its forward runs once eagerly, a *warm-up*, since a capture does
       not permit what a first call does. It is a real step, so it runs when all inputs are zeros.

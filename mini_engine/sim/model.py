@@ -1,10 +1,10 @@
 """A decoder of the Qwen2.5, Qwen3 or Llama family, or Qwen3's mixture of experts, on the simulated
 device.
 
-What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
-`HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
-and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
-the number of tokens."""
+What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer, or
+thirteen with experts. The tables below say which numpy kernel computes each of them, and on which
+buffers. Body and head (logits and token) are apart because piecewise graphs hold the body alone,
+whose shapes depend on nothing but the number of tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ StepInputs = step_arrays.StepInputs[Buffer]
 
 # One row for each kernel of the list: what computes it, then what it writes and reads, by name.
 # What a model lacks (a bias, norms of q and k) its rows leave out.
-HEAD = (
+FIRST = (
     (k.embed, "residual", "input_ids", "embed"),
     (k.rms_norm, "normed", "residual", "next_norm"),
 )
@@ -55,7 +55,7 @@ EXPERTS = (
     (k.grouped_linear, "expert_out", "activated", "down", "chosen_ids", "order"),
     (k.expert_sum, "block_out", "expert_out", "chosen"),
 )
-END = ((k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),)
+LAST = ((k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Model:
         def put(tensors: Mapping[str, tuple[int, ...]]) -> Buffer:
             if weights:
                 return device.upload(weights.stacked(tensors))
-            (_, *width), rows = next(iter(tensors.values())), sum(s[0] for s in tensors.values())
-            return device.empty((rows, *width), self.dtype)
+            shapes = [*tensors.values()]  # stacked along their rows
+            return device.empty((sum(rows for rows, *_ in shapes), *shapes[0][1:]), self.dtype)
 
         table, tied = (config.vocab_size, config.hidden_size), config.tie_word_embeddings
         self.embed = put({EMBED: table})
@@ -122,18 +122,18 @@ class Model:
                 "gate_up_out": (e.active, 2 * e.width), "activated": (e.active, e.width),
                 "expert_out": (e.active, c.hidden_size),
             }  # fmt: skip
-        in_head, in_layer = self.labels
+        in_first, in_layer = self.labels
         norms = [*(layer["input_norm"] for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
             values = {n: scratch.empty(tokens, *w, dtype=self.dtype) for n, w in widths.items()}
             values |= {n: scratch.empty(*w, dtype=INDEX) for n, w in indices.items()}
             values |= vars(inputs)
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
-            self._run(HEAD, in_head, values | {"next_norm": norms[0]})
+            self._run(FIRST, in_first, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
                 cached = {"keys": self.cache.keys[i], "values": self.cache.values[i]}
                 values |= layer | cached | {"next_norm": norms[i + 1]}
-                self._run((*LAYER, *(EXPERTS if e else MLP), *END), in_layer, values)
+                self._run((*LAYER, *(EXPERTS if e else MLP), *LAST), in_layer, values)
             return scratch.keep(values["normed"])
 
     def _run(

@@ -89,7 +89,7 @@ class SimRunner:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first or in
         this order. Rungs that find no memory are dropped, here and in the dispatcher."""
         report, descriptors = CaptureReport(), self.dispatcher.descriptors()
-        reqs = {d.num_tokens: d.num_reqs or 0 for d in descriptors}  # of each FULL rung
+        reqs = {d.num_tokens: d.num_reqs or 0 for d in descriptors if d.mode is FULL}
         for mode in (PIECEWISE, FULL):
             rungs = sorted(d.num_tokens for d in descriptors if d.mode is mode)
             if not rungs:

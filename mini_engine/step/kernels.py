@@ -25,7 +25,7 @@ from mini_engine.step import ops
 from mini_engine.step.ops import Kind, Op, Value
 from mini_engine.step.storage import Stored, stored_as
 
-PER = ("", "token", "request", "key", "pair", "expert")  # costs are counted once, or for each
+PER = get_args(ops.Per)  # costs are counted once, or for each
 # Who launches a kernel: the engine's model; a bare op of PyTorch, which no graph contains; or the
 # library's call that has launched the kernel before it.
 Launcher = Literal["engine", "torch", "library"]

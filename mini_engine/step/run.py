@@ -18,7 +18,7 @@ So a run of launches is three numbers (`Run`). Around it, the CPU works in the e
 (`host_step_us`), copies the inputs, may prepare the next step while the GPU runs (`ahead_us`),
 waits for the GPU and reads a token back (`sync_us`).
 
-A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
+With a `queue_depth` of 1 the CPU issues a work when the one before it has ended. A longer queue is
 taken to have room for everything: where it is full, the GPU is far behind and sets the pace."""
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ MODES = tuple(WAYS.values())
 class Run(NamedTuple):
     """A run of launches, as three numbers (µs). With `issue` above `gpu` it is launch-bound."""
 
-    issue: float  # how long the CPU issues it
+    issue: float  # how long the CPU takes to issue it
     both: float  # from a standing start until the GPU has ended it
     gpu: float  # how long it keeps a GPU busy that never waits, the gap before it included
 
     def then(self, after: Run) -> Run:
-        """One run and then another: both have been issued, and the later chain ends last."""
+        """This run, then `after`. Two chains lead to the end, and the longer one counts: the GPU
+        goes straight on from this run to the next, or the CPU issues this and `after` starts from
+        standing."""
         both = max(self.both + after.gpu, self.issue + after.both)
         return Run(self.issue + after.issue, both, self.gpu + after.gpu)
 
@@ -116,7 +118,7 @@ def padded_step(
     descriptor: BatchDescriptor, num_reqs: int, kv_tokens: int = 0, qk_pairs: int = 0
 ) -> tuple[Mode, StepShape]:
     """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
-    Padding has no keys to read. In a full graph the rows that get logits are padded, too."""
+    Padded tokens read no keys. In a full graph the number of requests is padded, too."""
     reqs = descriptor.num_reqs or num_reqs
     shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs, num_reqs)
     return WAYS[descriptor.mode.name], shape

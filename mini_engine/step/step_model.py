@@ -28,7 +28,7 @@ class Launches(NamedTuple):
     nodes: Any  # of each work: how many kernels it has; an array of int64
     graphs: NDArray[np.bool_]  # of each work: is it a graph
     by: NDArray[np.int64]  # of each work: who launches it, an index into `LAUNCHERS`
-    # (kernels, works + 1): how often a kernel runs in a work and in those after it, at last in none
+    # (kernels, works + 1): how often a kernel runs from work w on; the last column is zeros
     rest: NDArray[np.float64]
 
 

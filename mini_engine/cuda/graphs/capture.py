@@ -169,9 +169,9 @@ class Pieces:
             with suppress(RuntimeError):  # CUDA had given up this capture; `error` tells why
                 self._open.__exit__(type(error), error, error.__traceback__)
             if is_out_of_memory(error):
-                # A smaller rung comes next. If this was the pool's only graph, a tensor that stands
-                # there yet would have PyTorch refuse the pool, and frames of an ExitStack that
-                # raised hold their error, which holds the frames: no one lets go.
+                # A smaller rung comes next. PyTorch refuses it a pool that has no graph left but
+                # still a tensor in it. The error holds its frames, and they hold the error and
+                # such tensors: clearing the frames lets go of them.
                 traceback.clear_frames(error.__traceback__)
             self._backend.failed.extend(self.graphs[-1:])
             self.reset()

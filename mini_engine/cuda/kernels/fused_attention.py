@@ -148,8 +148,8 @@ def current_split(
     HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, QK_NORM: tl.constexpr,
 ):  # fmt: skip
     """The current token: its K and V to `to` in the cache, and its score with each query. k and v
-    are held once for each row of q, so that they lie in the same threads as q does; and with a row
-    for every warp at least. A padded row (position -1) leaves the partial of no keys."""
+    are repeated for each row of q, so that the same threads hold them, and there are at least as
+    many rows as warps. A padded row (position -1) leaves the partial of no keys."""
     half: tl.constexpr = HEAD_DIM // 2
     row, pair, d = tl.arange(0, ROWS)[:, None], tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)
     live = row < GROUP
