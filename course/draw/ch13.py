@@ -27,7 +27,7 @@ def fuse_or_replay(path: Path) -> None:
         "Measured by others: one token of Qwen3-0.6B in cantoLLM, a small engine in plain PyTorch. "
         "One by one: 2,112 launches unfused, 752 fused (counted on the desktop)."
     )
-    title = "On a server the graph is worth more,\non a fast desktop either will do"
+    title = "On a server the graph is worth more,\nand both together help most"
     with canvas(path, (6.9, 5.6), title=title, caption=caption) as figure:
         panels = figure.subplots(len(MEASURED), 1, sharex=True)
         for axes, (machine, took) in zip(panels, MEASURED.items(), strict=True):
@@ -39,8 +39,8 @@ def fuse_or_replay(path: Path) -> None:
             for y, (_, mode, ms) in enumerate(rows):
                 axes.barh(y, ms, height=0.7, color=hue.MODE_COLOURS[mode])
                 axes.text(ms + 0.4, y, f"{ms:.1f} ms", va="center", weight="bold")
-            axes.set_yticks(range(len(rows)), [fused for fused, *_ in rows])
-            axes.set(title=machine, ylim=(len(rows) - 0.5, -0.5), xlim=(0, 45))
+            axes.set_yticks(range(len(rows)), [f"{row[0]}  {i}" for i, row in enumerate(rows, 1)])
+            axes.set(title=machine, ylim=(len(rows) - 0.5, -0.5), xlim=(0, 48))
         panels[-1].set_xlabel("time of one token (ms)")
         handles = [Patch(color=hue.MODE_COLOURS[mode], label=way) for mode, way in WAYS.items()]
         panels[0].legend(handles=handles, loc="lower right")

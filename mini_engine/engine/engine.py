@@ -40,7 +40,7 @@ class Runner(Protocol):
 class Proposer(Protocol):
     def propose(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The same batch with `drafts` filled in. `Scheduler.for_drafts` has made the room: an
-        entry takes `context_len` less the number of its known tokens."""
+        entry has room for `context_len - state.num_tokens` of them."""
 
 
 @dataclass(frozen=True)

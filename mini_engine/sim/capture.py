@@ -6,7 +6,7 @@ a kernel, the value of a loop counter. Here as on a GPU:
 
 * nothing executes while capturing: outputs hold garbage until the first replay;
 * these raise `CaptureError` and invalidate the capture: reading back or synchronising, freeing
-  memory that the capture did not allocate, copying from the host, launching a graph, beginning
+  memory that is not of the graph's pool, copying from the host, launching a graph, beginning
   another capture;
 * memory allocated meanwhile comes from the graph's pool, which stays mapped from then on.
 

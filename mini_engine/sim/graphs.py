@@ -57,7 +57,7 @@ class GraphRunner:
     """One graph for each rung, captured up front and replayed for every batch.
 
     A forward may change what outlives it, such as a KV cache. So no batch is computed twice, and
-    rows that belong to no request are computed from zeros only.
+    rows that belong to no request start from zeros, and nobody reads what becomes of them.
 
     * Before a rung is captured, its forward runs once eagerly, a *warm-up*, since a capture does
       not permit what a first call does. It is a real step, so it runs when all inputs are zeros.

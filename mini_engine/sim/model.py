@@ -2,9 +2,10 @@
 device.
 
 What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer, or
-thirteen with experts. The tables below say which numpy kernel computes each of them, and on which
-buffers. Body and head (logits and token) are apart because piecewise graphs hold the body alone,
-whose shapes depend on nothing but the number of tokens."""
+thirteen with experts. The tables below say for embedding and layers which numpy kernel computes
+each of them, and on which buffers; `head` launches the last three. Body and head (logits and token)
+are apart because piecewise graphs hold the body alone, whose shapes depend on the number of tokens
+alone."""
 
 from __future__ import annotations
 

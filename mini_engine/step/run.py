@@ -15,8 +15,8 @@ There are two clocks, and every piece of work, a kernel or a graph, moves both:
     end   = start + its GPU time
 
 So a run of launches is three numbers (`Run`). Around it, the CPU works in the engine
-(`host_step_us`), copies the inputs, may prepare the next step while the GPU runs (`ahead_us`),
-waits for the GPU and reads a token back (`sync_us`).
+(`host_step_us`, and `request_us` for each request), copies the inputs, may prepare the next step
+while the GPU runs (`ahead_us`), waits for the GPU and reads a token back (`sync_us`).
 
 With a `queue_depth` of 1 the CPU issues a work when the one before it has ended. A longer queue is
 taken to have room for everything: where it is full, the GPU is far behind and sets the pace."""
