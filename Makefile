@@ -13,7 +13,7 @@ CORE = $(shell $(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.to
 LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.argv[1:] if not u.find_spec(name)]; \
 	sys.exit(f"$(PYTHON) lacks {lacking}: install them there, or name another PYTHON" if lacking else 0)'
 # A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
 # pip compiles nothing (--no-compile), and three workers would each compile what all of them import.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch._dynamo, pytest; pytest.main(["--collect-only"])' > /dev/null

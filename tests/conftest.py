@@ -60,7 +60,7 @@ def small_heap(request: pytest.FixtureRequest) -> None:
     garbage collector: each of the many captures collects garbage first, and need not look through
     all of PyTorch for it."""
     global _frozen
-    file, modules = request.path.name, len(sys.modules)
+    file, modules = str(request.path), len(sys.modules)
     if file != _frozen[0] or modules > _frozen[1] + 50:
         gc.collect()
         gc.freeze()

@@ -46,7 +46,8 @@ class CaptureReport:
     def lines(self) -> list[str]:
         """A sentence about the rungs that found no memory, or nothing when all went well."""
         dropped, spared = (", ".join(map(str, of)) for of in (self.dropped, self.spared))
-        said, top = list[str](), max((r.rung for r in self.rungs), default=0)
+        said: list[str] = []
+        top = max((r.rung for r in self.rungs), default=0)
         if dropped:
             rest = f"batches above {top} run eagerly" if top else "every batch runs eagerly"
             said.append(f"out of memory while capturing: dropped rung {dropped}; {rest}")

@@ -206,7 +206,7 @@ class Scheduler:
             budget -= entry.query_len
 
     def _admit(self, state: RequestState, budget: int) -> ScheduledRequest | None:
-        """The first share of a waiting request; None, and no change, as long as it has to wait."""
+        """The first share of a waiting request; None, and no block taken, while it has to wait."""
         if state.num_computed:  # by another server: it only decodes
             state.num_prefill = 0
         if self.prefix_cache is None or state.num_computed:

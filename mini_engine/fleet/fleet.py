@@ -101,6 +101,8 @@ class Design:
     max_num_batched_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.router not in ROUTERS:
+            raise ValueError(f"router {self.router!r}: expected one of {', '.join(ROUTERS)}")
         if not 0 <= self.prefill < len(self.cards):
             words = f"{self.prefill} of {len(self.cards)} replicas compute prompts"
             raise ValueError(f"{words}: one at least has to be left for the answers")

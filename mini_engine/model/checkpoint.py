@@ -160,7 +160,10 @@ def _read_folder(folder: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{folder}: no weights; expected model.safetensors or {index.name}")
     file_of = typed(_Index, read_object(index), str(index), more=True).weight_map
     shards = {file: _read_header(folder / file) for file in sorted({*file_of.values()})}
-    return {name: shards[file][name] for name, file in file_of.items() if name in shards[file]}
+    for name, file in file_of.items():
+        if name not in shards[file]:
+            raise ValueError(f"{folder / file}: tensor {name} is missing; the index has it")
+    return {name: shards[file][name] for name, file in file_of.items()}
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:
@@ -177,6 +180,6 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     header.pop("__metadata__", None)
     found = {}
     for name, entry in header.items():
-        place = (8 + length + offset for offset in entry["data_offsets"])
-        found[name] = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), *place)
+        start, stop = (8 + length + offset for offset in entry["data_offsets"])
+        found[name] = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), start, stop)
     return found

@@ -62,7 +62,8 @@ class Experts:
 
     def __post_init__(self) -> None:
         if not (1 <= self.active <= self.count <= LARGEST and 1 <= self.width <= LARGEST):
-            raise ValueError(f"num_experts_per_tok is {self.active} of {self.count} experts")
+            of = f"{in_short(self.active)} of {in_short(self.count)}"
+            raise ValueError(f"num_experts_per_tok is {of} experts")
 
     def touched(self, tokens: float) -> float:
         """How many experts of a layer compute something for so many tokens, expected for a router
@@ -143,6 +144,8 @@ class ModelConfig:
         """What one of `ranks` GPUs (tensor parallel) has of the whole model: matrices cut by heads,
         intermediate size or vocabulary, norms whole. A KV head that must serve several ranks is on
         each of them. Raises ValueError for a number that does not divide."""
+        if ranks == 1:  # a config that is one rank's already stays so
+            return self
         inner = self.experts.width if self.experts else self.intermediate_size
         sizes = {"num_heads": self.num_heads, "intermediate_size": inner}
         if ranks < self.num_kv_heads:
@@ -225,7 +228,8 @@ class _Ends:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return (ends,) if isinstance(ends := self.eos_token_id, int) else ends
+        ends = self.eos_token_id
+        return (ends,) if isinstance(ends, int) else ends
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ class LadderCosts:
         rungs = [(graph.mode, *self._costs_of(graph)) for graph in dispatcher.descriptors()]
         pieces = [cost.graphs for mode, cost, _ in rungs if mode is CUDAGraphMode.PIECEWISE]
         return GraphCosts(
-            len(pieces), sum(pieces), len(rungs) - len(pieces),
+            piecewise_rungs=len(pieces), piecewise_graphs=sum(pieces),
+            full_graphs=len(rungs) - len(pieces),
             capture_us=CAPTURE_FACTOR * sum(cost.total_us for _, cost, _ in rungs),
             node_bytes=sum(cost.node_bytes for _, cost, _ in rungs),
             pool_bytes=max((pool for *_, pool in rungs), default=0),
@@ -126,8 +127,9 @@ def size_server(
             "fewer rungs"
         )
     limits = SchedulerLimits(
-        max_num_seqs, max_num_batched_tokens, min(num_blocks, 1 + (kv_blocks or num_blocks)),
-        BLOCK_SIZE, config.max_position_embeddings, prefix_caching=prefix_caching,
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
+        num_blocks=min(num_blocks, 1 + (kv_blocks or num_blocks)), block_size=BLOCK_SIZE,
+        max_model_len=config.max_position_embeddings, prefix_caching=prefix_caching,
     )  # fmt: skip
     return SizedServer(limits, dispatcher, costs)
 

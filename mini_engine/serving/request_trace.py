@@ -16,7 +16,6 @@ from statistics import NormalDist
 
 from mini_engine.files import in_short, parse_json
 
-BEYOND = "beyond"  # the name of what a row has and the header does not
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
 
@@ -111,9 +110,14 @@ def _names_and_rows(lines: Iterator[str]) -> tuple[list[str], Iterator[dict[str,
         row = _json_row(first)
         return list(row), chain([row], map(_json_row, lines))
     mark = max(",;\t", key=first.count)
-    rows = csv.DictReader(chain([first], lines), delimiter=mark, restkey=BEYOND)
-    rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-    return [*rows.fieldnames], rows
+    names = [name.strip() for name in next(csv.reader([first], delimiter=mark))]
+
+    def row_of(fields: list[str]) -> dict[str, object]:
+        if len(fields) != len(names):
+            raise ValueError(f"{len(fields)} fields, and the header has {len(names)}")
+        return dict(zip(names, fields, strict=True))
+
+    return names, map(row_of, csv.reader(lines, delimiter=mark))
 
 
 def _json_row(line: str) -> dict[str, object]:
@@ -134,8 +138,6 @@ def _known(names: list[str]) -> Columns:
 
 def _requests(row: dict[str, object], columns: Columns) -> Iterator[tuple[float, int, int]]:
     """The requests of a row: (us, prompt tokens, new tokens). More than one where it has lists."""
-    if BEYOND in row:
-        raise ValueError(f"{in_short(row[BEYOND])} beyond the names of the header")
     if missing := [name for name in columns.named if name not in row]:
         raise ValueError(f"no column {', '.join(missing)} among {in_short(','.join(row))}")
     values = [row[name] for name in columns.named]

@@ -113,7 +113,7 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     ValueError for an unknown name or a bad file, OSError where it cannot be read."""
     word = str(name_or_path)
     if word.lower() in names(kind):
-        return _shipped(kind, word.lower())
+        return shipped_sheet(kind, word.lower())
     if Path(word).suffix.lower() != ".json":
         near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
@@ -121,7 +121,7 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
 
 
 @cache
-def _shipped(kind: str, name: str) -> Sheet:
+def shipped_sheet(kind: str, name: str) -> Sheet:
     return _read(kind, FOLDERS[kind] / f"{name}.json")
 
 

@@ -59,7 +59,7 @@ PUBLISHED = {
     "gpt-fast-int4": Quant(4, 32, 4, head=True),  # a bf16 scale and zero for every 32 inputs
     "mxfp4": Quant(4, 32, 1, experts=True),  # an exponent of 8 bits for every 32 inputs
 }
-KV_DTYPE_BYTES = {name: kind.bits // 8 for name, kind in QUANTS.items() if kind.bits >= 8}
+KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 BLOCKS = {  # of each type of a GGUF file: numbers in a block, and its bytes
     "f16": (1, 2), "q4_0": (32, 18), "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
     "q8_0": (32, 34), "iq4_xs": (256, 136), "q4_k": (256, 144), "q5_k": (256, 176),

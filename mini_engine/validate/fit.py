@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_engine.files import read_json, read_object, typed, write_whole
-from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched
+from mini_engine.step.cards import FOLDERS, INTERVALS, Interval, Launched, shipped_sheet
 from mini_engine.validate import points as measured
 from mini_engine.validate.points import COMMAND, KEPT, USUAL_HOST, Point, Sheets, predicted_ms
 
@@ -111,8 +111,10 @@ def fit_points(
             theta, residuals, damping = there, tried, damping / 4
             if before - after < 1e-5 * before:
                 break
-        elif (damping := damping * 8) > 1e8:
-            break
+        else:
+            damping *= 8
+            if damping > 1e8:
+                break
     covariance = np.linalg.inv(normal)
     return Fit(problem.parameters, theta, covariance, problem.sheets_at(theta))
 
@@ -258,6 +260,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
     kept = {"command": COMMAND, "parameters": parameters, "hosts": hosts,
             "inseparable": fit.inseparable(), "left_out_ms": left_out_ms}  # fmt: skip
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    shipped_sheet.cache_clear()  # whoever judges this fit reads the sheets anew
 
 
 def missed_by(points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]) -> Missed:

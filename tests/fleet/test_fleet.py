@@ -178,6 +178,8 @@ def test_a_fleet_is_read_from_words_and_wrong_ones_are_named() -> None:
     for words in ("h100", "2x", "0xh100", "2xh100+", "x", "-1xh100"):
         with pytest.raises(ValueError, match="NxCARD"):
             cards_of(words)
+    with pytest.raises(ValueError, match="router"):
+        replace(DESIGN, router="fastest")
     with pytest.raises(ValueError, match="compute prompts"):
         replace(DESIGN, prefill=1)
     with pytest.raises(ValueError, match="choose one"):

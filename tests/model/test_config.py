@@ -356,3 +356,8 @@ def test_the_format_of_weights_in_few_bits_is_told_by_method_bits_and_format(
     stored: dict[str, object], expected: str
 ) -> None:
     assert predicted(quantization_config=stored).packed == expected
+
+
+def test_the_share_of_a_rank_stays_its_share_where_nothing_more_is_shared() -> None:
+    share = named_shape("qwen3-8b").shard(4)
+    assert share.shard(1) == share

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 
+from mini_engine.step import cards
+from mini_engine.validate import fit
 from mini_engine.validate.fit import (
     Parameter,
     fit_points,
@@ -166,3 +170,18 @@ def test_the_shipped_table_names_figures_that_exist_and_says_where_a_prior_is_fr
     for kind, name, figure in homes:
         assert figure in kinds[kind][name].figures
     assert all(p.why and p.where and p.prior > 0 and p.spread > 0 for p in table)
+
+
+def test_what_a_fit_keeps_is_what_the_next_reader_of_a_sheet_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, folder in cards.FOLDERS.items():
+        monkeypatch.setitem(cards.FOLDERS, kind, copytree(folder, tmp_path / kind))
+    monkeypatch.setattr(fit, "KEPT", tmp_path / "fit.json")
+    monkeypatch.setattr(fit, "INTERVALS", tmp_path / "intervals.json")
+    before = cards.load_sheet("card", "a100")["product_share"]
+    fit.keep(fit_points(POINTS, SHEETS, TABLE), POINTS, {p.id: p.itl_ms for p in POINTS})
+    after = cards.load_sheet("card", "a100")["product_share"]
+    cards.shipped_sheet.cache_clear()  # for those who come after this test
+    assert after != before
+    assert after == pytest.approx(TRUTH["share"], rel=0.02)
