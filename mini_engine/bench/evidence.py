@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -47,10 +48,18 @@ def new_measurement(
 ) -> Measurement:
     """A measurement of today on `device` ("cuda" or "cpu")."""
     emulated = device == "cpu"
-    gpu, driver = (EMULATED_GPU, "none") if emulated else (_gpu("name"), _gpu("driver_version"))
+    gpu, driver = (EMULATED_GPU, "none") if emulated else (gpu_name(), _gpu("driver_version"))
     versions, now = (version("torch"), version("triton")), datetime.now(UTC)
     when = now.isoformat(timespec="seconds")
     return Measurement(kind, emulated, gpu, driver, *versions, when, _commit(), command, figures)
+
+
+def gpu_name() -> str:
+    """The driver's name for the GPU in use, or PyTorch's where there is no nvidia-smi."""
+    name, torch = _gpu("name"), sys.modules.get("torch")
+    if name == UNKNOWN and torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return name
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:

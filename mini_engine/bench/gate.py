@@ -90,10 +90,10 @@ class Verdict:
 
 
 class Gate:
-    """Judges one variant after the other on one setup."""
+    """Judges one variant after the other on one setup: `plain` decodes on it, `reference` on its
+    float32 twin."""
 
     def __init__(self, setup: DecodeSetup, most_steps: int = STEPS[1]) -> None:
-        """`plain` decodes on `setup`, `reference` on its float32 twin."""
         self.setup, self.plain = setup, OursEager(setup)
         self.reference = OursEager(float32_setup(setup, CONTEXT, room_of(setup.batch)))
         self.steps = min(most_steps, steps_of(setup.batch))
@@ -113,7 +113,7 @@ class Gate:
             if path is None and not are_best(logits, tokens):
                 return Verdict("it sampled tokens that are not the best of its own logits")
             found.append(self._compare(logits, tokens if path is None else path))
-        return Verdict("", *found)
+        return Verdict(produced=found[0], forced=found[1] if len(found) > 1 else None)
 
     def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
         """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""

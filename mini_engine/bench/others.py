@@ -131,7 +131,7 @@ def leading(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> f
 
 def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run one engine in its process. What went wrong is "not_run", with the last line printed."""
-    told = dict(os.environ)
+    told = {**os.environ, "PYTHONUNBUFFERED": "1"}  # so that its last line is there at any end
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
     for name, first in (("PYTHONPATH", Path(__file__).parents[2]), ("PATH", Path(python).parent)):
         told[name] = f"{first}{os.pathsep}{told.get(name, '')}"
@@ -139,8 +139,9 @@ def ask(job: Job, python: str, seconds: float = SECONDS) -> dict[str, Any]:
         answer = Path(folder) / "answer.json"
         words = [python, "-m", "mini_engine.bench.others", str(answer), json.dumps(asdict(job))]
         process = subprocess.Popen(
-            words, stdout=printed, stderr=subprocess.STDOUT, process_group=0, env=told
-        )
+            words, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+            process_group=0, env=told,
+        )  # fmt: skip
         try:
             why = f"its process ended with code {process.wait(seconds)}"
         except subprocess.TimeoutExpired:

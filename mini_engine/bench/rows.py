@@ -6,6 +6,7 @@ The time of a variant that failed the gate is no result, whoever wrote the varia
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -110,8 +111,8 @@ def of_one_place(steps: Sequence[Row]) -> list[Row]:
     if not steps:
         raise ValueError("no variant has a result")
     points = dict.fromkeys(step.point for step in steps)
-    shape, _, context = max(points, key=lambda p: sum(p[::2] == other[::2] for other in points))
-    return [step for step in steps if step.point[::2] == (shape, context)]
+    [(place, _)] = Counter((point.shape, point.context) for point in points).most_common(1)
+    return [step for step in steps if (step.shape, step.context) == place]
 
 
 def curve(steps: Sequence[Row], variant: str) -> list[Row]:

@@ -27,6 +27,7 @@ from mini_engine.cuda.ranks import Ranks, joined
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, load_weights, no_room
 from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine import generation
 from mini_engine.engine.batch import SchedulerLimits
@@ -69,9 +70,8 @@ def generate(
     on_token: OnToken | None = None, tell: Tell = print,
 ) -> Generation:  # fmt: skip
     """Run all prompts side by side. `on_token(prompt index, token id)` as they come; `tell` is
-    given a line for each thing that this machine has less of than was asked for. Raises
-    `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is too long
-    for the context, and for a draft model or a memory that does not fit."""
+    given a line for each thing that this machine has less of than was asked for. Raises ValueError
+    for a bad folder or prompt, and for a draft model or a memory that does not fit."""
     ranks = joined()
     if ranks and ranks.rank:  # the first one tells
         tell, on_token = (lambda _: None), None
@@ -79,6 +79,13 @@ def generate(
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config, tokenizer = ModelConfig.from_folder(folder), open_tokenizer(folder)
+    asked = {
+        "model": config, "prompts": list(prompts), "mode": mode, "capture_sizes": capture_sizes,
+        "max_new_tokens": max_new_tokens, "steps_per_replay": steps_per_replay,
+        "sampling": sampling, "dtype": dtype, "speculation": speculation,
+    }  # fmt: skip
+    if ranks:
+        ranks.together(partial(ranks.check_alike, asked))
     mine = ranks.together(partial(config.shard, ranks.count)) if ranks else config
     limits = generation.limits_for(config, len(prompts), speculation)
     requests = generation.requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
@@ -92,8 +99,11 @@ def generate(
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
-    how = backend, mode, capture_sizes, tell, kernels, sampling.temperature > 0
-    captured = partial(_captured, *how, ranks=ranks)
+
+    def captured(weights: Weights, limits: SchedulerLimits) -> tuple[TorchRunner, CaptureReport]:
+        dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
+        return _captured(weights, limits, dispatcher, backend, tell, kernels=kernels, ranks=ranks,
+                         sampling=sampling.temperature > 0)  # fmt: skip
 
     def drafting(draft: Path, alone: SchedulerLimits) -> TorchRunner:
         small = ModelConfig.from_folder(draft)
@@ -126,26 +136,25 @@ def open_engine(
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     limits = limits_that_fit(config, limits, backend, dtype, tell)
+    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     weights = load_weights(config, folder, backend.device, dtype)
-    runner, _ = _captured(backend, mode, capture_sizes, tell, 5, sampling, weights, limits)
-    return Engine(runner, limits, runner.dispatcher)
+    runner, _ = _captured(weights, limits, dispatcher, backend, tell, sampling=sampling)
+    return Engine(runner, limits, dispatcher)
 
 
 def _captured(
-    backend: GraphBackend, mode: str, capture_sizes: Sequence[int] | None, tell: Tell,
-    kernels: Kernels, drawn: bool, weights: Weights, limits: SchedulerLimits,
-    ranks: Ranks | None = None,
+    weights: Weights, limits: SchedulerLimits, dispatcher: GraphDispatcher, backend: GraphBackend,
+    tell: Tell, *, kernels: Kernels = 5, sampling: bool = False, ranks: Ranks | None = None,
 ) -> tuple[TorchRunner, CaptureReport]:  # fmt: skip
     """A runner over a cache of its own, with its graphs captured, on all ranks the same ones."""
-    dispatcher = generation.dispatcher_for(mode, limits, capture_sizes, tell)
     cache = KVCache.allocate(
         weights.config, limits.num_blocks, limits.block_size, backend.device, weights.embed.dtype
     )
     model = decoding_model(weights, cache, backend, kernels, tell)
-    runner = TorchRunner(model, limits, dispatcher, backend, sampling=drawn)
+    runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling)
     report = ranks.together(runner.capture) if ranks else runner.capture()
-    if ranks and len(set(ranks.told(report.graphs))) > 1:
-        raise ValueError(f"ranks have room for different graphs: {report.graphs} on this one")
+    if ranks:
+        ranks.together(partial(ranks.check_alike, {"graphs": report.graphs}))
     for line in report.lines():
         tell(line)
     return runner, report

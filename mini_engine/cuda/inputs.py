@@ -38,7 +38,7 @@ class StaticInputs:
         self._whole = StepInputs(**self._views(self._device))
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The buffers, cut to this size: always the same addresses."""
+        """The buffers, cut to this size, which they have: always the same addresses."""
         return self._whole.rows(num_tokens, num_reqs)
 
     def clear(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -80,6 +80,13 @@ class Ranks:
             raise SystemExit(2)
         (rank, words), alike = failures[0], len(failures) == self.count
         raise ValueError(words if alike else f"rank {rank} of {self.count}: {words}")
+
+    def check_alike(self, mine: Mapping[str, object]) -> None:
+        """Raises ValueError for what another rank has or was asked otherwise, by its name."""
+        for rank, theirs in enumerate(self.told({name: repr(x) for name, x in mine.items()})):
+            for name, said in theirs.items():
+                if said != repr(mine[name]):
+                    raise ValueError(f"rank {rank}: {name} {said:.60}, unlike on rank {self.rank}")
 
     def _live(self, x: Tensor, call: Callable[[], object]) -> Tensor:
         if Pieces.recording is None or self.in_graphs:

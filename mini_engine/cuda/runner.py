@@ -50,11 +50,8 @@ class TorchRunner:
         dispatcher.graphs_captured = False
         piecewise = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
-        self._reqs = {
-            d.num_tokens: d.num_reqs or 0
-            for d in dispatcher.descriptors()
-            if d.mode is CUDAGraphMode.FULL
-        }
+        of_full = [d for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.FULL]
+        self._reqs = {d.num_tokens: d.num_reqs or 0 for d in of_full}
         largest = max([limits.max_num_batched_tokens, *piecewise, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
         # One pool and one stream for all ladders: an allocator that keeps blocks apart by stream

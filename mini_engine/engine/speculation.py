@@ -44,8 +44,7 @@ def continued(text: Sequence[int], count: int) -> list[int]:
     """`count` tokens to follow `text`: those that follow the last place where its last 3 tokens
     stood before; or its last 2, or its last one. If none did, the last token, again and again. It
     always finds as many as are wanted, so that all decodes of a batch have equally many tokens and
-    one graph runs them: a wrong draft costs less than a step that fits no graph. (Where budget,
-    blocks or the end of a text leave a request fewer, the whole batch runs as a mixed one.)"""
+    one graph runs them: a wrong draft costs less than a step that fits no graph."""
     copied, known = [*text], len(text)
     source = known - 1
     for size in range(min(LONGEST, known - 1), 0, -1):

@@ -24,8 +24,7 @@ Forward = Callable[[int], Buffer]
 class StaticInputs:
     """Buffers whose addresses never change; each step's values are copied into them. `shapes` gives
     each input the shape of the largest batch and a dtype. They start as zeros, and zero is what a
-    padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded row may write
-    there."""
+    padded row reads (engine/blocks.py says where it may write)."""
 
     def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
         self.device = device

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,3 +86,24 @@ def test_a_written_file_tells_nothing_of_the_machine(tmp_path: Path) -> None:
         assert private not in text
     assert len(socket.gethostname()) < 5 or socket.gethostname() not in text
     assert "bench -o x.json" in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "torch_sees", "told"),
+    [
+        ("NVIDIA H200", "another", "NVIDIA H200"),
+        (evidence.UNKNOWN, "NVIDIA H200", "NVIDIA H200"),
+        (evidence.UNKNOWN, "", evidence.UNKNOWN),
+    ],
+)
+def test_without_nvidia_smi_the_gpu_is_named_by_pytorch(
+    tool: str, torch_sees: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(torch_sees), get_device_name=lambda: torch_sees
+    )
+    monkeypatch.setattr(evidence, "_gpu", lambda _: tool)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    assert evidence.gpu_name() == told
+    monkeypatch.delitem(sys.modules, "torch")
+    assert evidence.gpu_name() == tool

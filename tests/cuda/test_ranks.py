@@ -117,6 +117,15 @@ def starter(folder: Path, body: str) -> str:
     return str(path)
 
 
+def test_ranks_that_were_asked_for_different_things_name_what_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = {"mode": "'FULL'", "max_new_tokens": "6"}
+    monkeypatch.setattr(Ranks, "told", lambda self, mine: [mine, other])
+    with pytest.raises(ValueError, match="rank 1: max_new_tokens 6, unlike on rank 0"):
+        Ranks(0, 2, False, None).check_alike({"mode": "FULL", "max_new_tokens": 5})
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies_is_missed_in_one_line_and_nobody_hangs(tmp_path: Path) -> None:
     """Rank 1 goes at its fortieth sum, in the middle of the text."""
