@@ -18,8 +18,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from multiprocessing.context import BaseContext
@@ -113,12 +112,12 @@ def check_files(
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
     parts = 2 if lab.packages and (os.cpu_count() or 1) > 1 else 1
-    with ThreadPoolExecutor(parts) as workers:
+    with contextlib.ExitStack() as running:
         runs = [
-            workers.submit(_run, lab, files, context, hole=hole, part=(part, parts))
+            running.enter_context(_started(lab, files, context, hole=hole, part=(part, parts)))
             for part in range(parts)
         ]
-    report = _joined([run.result() for run in runs])
+        report = _joined([ended() for ended in runs])
     report.hole = hole
     report.open = [one for one in still_open(lab, files) if hole in (0, one.number)]
     return report
@@ -134,7 +133,8 @@ def check_texts(
         for file, text in texts.items():
             files[file] = Path(folder) / file
             files[file].write_text(text, encoding="utf-8")
-        return _run(lab, files, context, **which)
+        with _started(lab, files, context, **which) as ended:
+            return ended()
 
 
 def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
@@ -161,7 +161,12 @@ def _joined(runs: list[Report]) -> Report:
     return whole
 
 
-def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **which: Any) -> Report:
+@contextlib.contextmanager
+def _started(
+    lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **which: Any
+) -> Iterator[Callable[[], Report]]:
+    """A process that runs the tests. What is yielded waits for it and reports; afterwards, or at
+    Ctrl-C, the process is ended with all that it has started."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         events = Path(folder) / "events.jsonl"
@@ -170,24 +175,37 @@ def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **whi
         limits = lab.memory_gb, lab.test_s, lab.environment
         job = Job(str(lab.test_file), modules, str(events), *limits, **which)
         process = (context or fresh()).Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
-        process.start()
-        try:
-            process.join(lab.limit_s)
-            late = process.is_alive()
-        finally:
+
+        def end() -> None:
             if process.pid is not None:
                 end_group(process.pid)
             process.kill()
             process.join()
-        written = []
-        for line in events.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
-                written.append(json.loads(line))
-        crash = Path(f"{events}.crash")
-        log = crash.read_text(encoding="utf-8") if crash.exists() else ""
-        room = shutil.disk_usage(folder).free
-    report = _report(lab, written, late, process.exitcode)
-    if report.stopped and not report.where and room < ROOM:
+
+        def ended() -> Report:
+            process.join(max(0.0, begun + lab.limit_s - time.monotonic()))
+            late = process.is_alive()
+            end()
+            return _read(lab, files, events, begun, late, process.exitcode)
+
+        process.start()
+        try:
+            yield ended
+        finally:
+            end()
+
+
+def _read(
+    lab: Lab, files: Mapping[str, Path], events: Path, begun: float, late: bool, code: int | None
+) -> Report:
+    written = []
+    for line in events.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
+            written.append(json.loads(line))
+    crash = Path(f"{events}.crash")
+    log = crash.read_text(encoding="utf-8") if crash.exists() else ""
+    report = _report(lab, written, late, code)
+    if report.stopped and not report.where and shutil.disk_usage(events.parent).free < ROOM:
         report.stopped = f"no room for the tests in {tempfile.gettempdir()}: TMPDIR names another"
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])

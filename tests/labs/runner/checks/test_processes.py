@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,16 @@ def failed(report: Report) -> Outcome:
     return report.failed[0]
 
 
+def is_gone(pid: str) -> bool:
+    """Within five seconds."""
+    status = Path(f"/proc/{pid}/stat")
+    for _ in range(100):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_what_a_check_started_does_not_outlive_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
@@ -44,12 +56,18 @@ def test_what_a_check_started_does_not_outlive_it(tmp_path: Path) -> None:
         f"open({str(note)!r}, 'w').write(str(Popen(['sleep', '600']).pid))",
     )
     assert checked(tmp_path, *start, RIGHT).passed
-    status = Path(f"/proc/{note.read_text()}/stat")
-    for _ in range(100):
-        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail("it still runs")
+    assert is_gone(note.read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_ctrl_c_ends_the_tests_of_a_check(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    sleep = (f"open({str(note)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)")
+    ctrl_c = threading.Timer(3.0, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+    ctrl_c.start()
+    with pytest.raises(KeyboardInterrupt):
+        checked(tmp_path, "import os, time", *sleep, lab=replace(LAB, test_s=60))
+    assert is_gone(note.read_text())
 
 
 @needs_fork
