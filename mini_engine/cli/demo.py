@@ -98,7 +98,8 @@ def show(r: Args, console: Screen) -> None:
     say(f"\n   {same} {sum(map(len, r.tokens))} tokens.\n\n2. {r.shape} on one {r.spec}, "
         f"predicted: a decode step of batch {r.batch}, {CONTEXT} tokens")  # fmt: skip
     say(table(COLUMNS, r.predictions, box=SIMPLE, padding=0))  # fits 80 columns
-    _, eager, _, full, _ = r.predictions
+    rows = {row["mode"]: row for row in r.predictions}
+    eager, full = rows["NONE"], rows["FULL"]
     for row in (eager, full):
         busy = row["gpu_utilisation"]
         say(lanes(row["launched"], row["itl_us"], row["cpu_us"], busy, eager["itl_us"]))

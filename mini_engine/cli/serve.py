@@ -56,15 +56,14 @@ def run(args: Args, console: Screen) -> Found:
         report = replay(with_shared_prefix(trace, *shared), server.costs, limits, dispatcher)
     if not report.requests:
         cache = f"a cache of {limits.num_blocks - 1} blocks of {limits.block_size}"
-        raise ValueError(f"{args.trace}: none of {len(trace)} requests fits a context of "
-                         f"{limits.max_model_len} tokens and {cache}: raise --kv-blocks"
-                         )  # fmt: skip
+        raise ValueError(f"{args.trace}: none of {len(trace)} requests fits {limits.max_model_len} "
+                         f"tokens of context and {cache}: raise --kv-blocks")  # fmt: skip
     interval = None
     if report.itl_p50_us is not None:
         # as sure as steps of the mode that most steps ran in, of the mean batch that only decoded
         mode = max(report.steps_by_mode, key=report.steps_by_mode.__getitem__)
-        decodes = [(ran.rows * n, n) for ran, (n, _) in report.ran.items() if ran.uniform]
-        rows, steps = map(sum, zip(*decodes or [(1, 1)], strict=True))
+        ran_alone = [(ran.rows, n) for ran, (n, _) in report.ran.items() if ran.uniform] or [(1, 1)]
+        rows, steps = sum(rows * n for rows, n in ran_alone), sum(n for _, n in ran_alone)
         interval = Way.of(server.spec, report.itl_p50_us, mode, round(rows / steps))
     wall_s = time.perf_counter() - began
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,7 @@ def load() -> None:
         os.write(2, b"CUDA error: out of memory\n")
         os._exit(3)
     if MODE == "hangs":
+        print("loading", sys.stdin.read())  # whoever is asked nothing reads an empty answer
         REAL_SLEEP(600)
     if MODE == "spawns":
         left = subprocess.Popen(["sleep", "600"])

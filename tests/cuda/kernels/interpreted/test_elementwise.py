@@ -84,7 +84,7 @@ def test_rms_norm_equals_its_reference(dtype: torch.dtype, rows: int, width: int
 
 
 @both
-def test_the_fused_addition_and_norm_equal_the_three_passes(dtype: torch.dtype) -> None:
+def test_the_fused_addition_and_norm_equal_their_reference(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x, residual = torch.randn(2, 3, 96).to(dtype) * 3
     weight = torch.rand(96).to(dtype)
